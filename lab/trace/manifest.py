@@ -101,9 +101,8 @@ class Manifest:
     @classmethod
     def new(cls, world: World, arm: str, title: str, **others: Any) -> Manifest:
         """The manifest of a run that starts now, provenance filled in, with some other fields."""
-        made = cls(world, arm, title, **provenance(), **others)
-        made.updated = made.started
-        return made
+        facts = provenance()
+        return cls(world, arm, title, updated=facts["started"], **facts, **others)
 
     def end(self, status: Status, error: str | None = None) -> None:
         """Note how the run ended, and that it ended now."""

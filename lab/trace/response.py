@@ -158,15 +158,14 @@ def read_response(path: Path | str) -> Response:
         raise UserError(f"{where}: format version {version}, not {VERSION}; {again}")
     try:
         response = Response(msgspec.convert(facts, Facts), **values)
-    except msgspec.ValidationError as error:
+        _check(response)
+    except ValueError as error:  # also msgspec's
         raise UserError(f"{where}: damaged ({error}); {again}") from error
-    if (defect := _defect(response)) is not None:
-        raise UserError(f"{where}: damaged ({defect}); {again}")
     return response
 
 
-def _defect(r: Response) -> str | None:
-    """The first inconsistency of the arrays; None if there is none."""
+def _check(r: Response) -> None:
+    """Refuse arrays that do not fit together (ValueError)."""
     E, L, N = len(r.log_p0), len(r.leaf_answer), r.n_problems
     checks: dict[str, Any] = {
         "features": r.features.ndim == 2 and len(r.features) == E,
@@ -178,19 +177,19 @@ def _defect(r: Response) -> str | None:
         "edge_node": len(r.edge_node) == len(r.norm2) == E,
         "leaves": len(r.leaf_length) == len(r.leaf_unseen) == L,
     }
-    if unsound := [name for name, sound in checks.items() if not sound]:
-        return unsound[0]
+    for name, sound in checks.items():
+        if not sound:
+            raise ValueError(name)
     numbers = (r.log_p0, r.norm2, r.features, r.scale, r.start)
     if not all(np.isfinite(values).all() for values in numbers):
-        return "numbers that are not finite"
+        raise ValueError("numbers that are not finite")
     edges_L = np.repeat(np.diff(r.edge_start), np.diff(r.leaf_start))
     edges_P = np.repeat(edges_L, np.diff(r.path_start))
     if (r.path_edge < 0).any() or (r.path_edge >= edges_P).any():
-        return "path_edge"
+        raise ValueError("path_edge")
     known_L = np.repeat([len(texts) for texts in r.facts.answers], np.diff(r.leaf_start))
     if (r.leaf_answer < -1).any() or (r.leaf_answer >= known_L).any():
-        return "leaf_answer"
-    return None
+        raise ValueError("leaf_answer")
 
 
 def _is_partition(start: Ints, parts: int, total: int) -> bool:

@@ -1,8 +1,7 @@
 """The columns of a trace, defined once, the check of rows by them, and a visit's columns.
 
 Both worlds write the same three tables; `votes` is there where a run keeps it, and `answers` where
-its answers are texts. Counting starts at 1: step 0, epoch 0 and visit 0 are the votes and the
-evaluation before training.
+its answers are texts. Step, epoch and visit 0 are the votes and the evaluation before training.
 """
 
 from __future__ import annotations
@@ -50,13 +49,6 @@ class Column:
     """Computed from the true answer, which no guard may see."""
     low: int = 0
     """Least value of an integer."""
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """The least and the greatest value that a reader takes, NaN apart."""
-        if np.dtype(self.dtype).kind == "i":
-            return self.low, MOST
-        return (0.0, 1.0 + _ROUNDING) if self.unit.startswith("share") else (-np.inf, np.inf)
 
 
 def _number(name: str, unit: str, meaning: str, **kind: bool) -> Column:
@@ -335,8 +327,9 @@ def check_values(table: Table, rows: pd.DataFrame) -> None:
     if rows.empty:
         return
     for column in TABLES[table]:
-        if column.name in rows and column.dtype not in ("bool", "str"):
-            low, high = column.bounds
+        is_integer = np.dtype(column.dtype).kind == "i"
+        if column.name in rows and (is_integer or column.unit.startswith("share")):
+            low, high = (column.low, MOST) if is_integer else (0.0, 1.0 + _ROUNDING)
             values = rows[column.name].to_numpy()
             least, most = np.fmin.reduce(values), np.fmax.reduce(values)
             if least < low or most > high:
@@ -353,8 +346,6 @@ def _dtypes(table: Table, given: frozenset[str]) -> dict[str, np.dtype]:
 
 
 def _check_cast(where: str, values: NDArray[np.generic], wanted: np.dtype) -> None:
-    if values.dtype == wanted:
-        return
     fits = {"b": "b", "i": "iu", "f": "iuf", "U": "U"}[wanted.kind]
     if values.dtype.kind not in fits:
         raise ValueError(f"{where}: {values.dtype}, must be {wanted}")
