@@ -150,13 +150,18 @@ def arm_names(runs: Sequence[Manifest]) -> list[str]:
     """Name of each run's arm, with the settings of guard, rule and labels in which its runs differ.
 
     It is `guard` where all runs of the arm agree or where all that differs is at its default, else
-    for example `guard (W=3)` or `srt (keep=0.5)`.
+    for example `guard (W=3)` or `srt (keep=0.5)`. Settings that all of them noted count.
     """
-    bases = base_arms(runs)
-    by_arm: dict[str, list[Mapping[str, Any]]] = {}
-    for base, run in zip(bases, runs, strict=True):
-        by_arm.setdefault(base, []).append(_settings(run))
-    return [_name(base, run, by_arm[base]) for base, run in zip(bases, runs, strict=True)]
+    bases, noted, names = base_arms(runs), [_settings(run) for run in runs], []
+    for base, run, own in zip(bases, runs, noted, strict=True):
+        of_arm = [noted[place] for place, other in enumerate(bases) if other == base]
+        shared = [key for key in of_arm[0] if all(key in other for other in of_arm)]
+        differing = [key for key in shared if any(o[key] != own[key] for o in of_arm)]
+        defaults = {**USUAL, **_rule_defaults(run), **_USUAL, **_FOUND}
+        is_usual = all(key in defaults and own[key] == defaults[key] for key in differing)
+        shown = ", ".join(f"{key}={own[key]}" for key in differing)
+        names.append(base if is_usual else f"{base} ({shown})")
+    return names
 
 
 def base_arms(runs: Sequence[Manifest]) -> list[str]:
@@ -195,14 +200,3 @@ def _settings(run: Manifest) -> Mapping[str, Any]:
 def _rule_defaults(run: Manifest) -> Mapping[str, Any]:
     rule = RULES.get(str(run.config.get("rule", BASELINE)))
     return {} if rule is None else {field.name: field.default for field in fields(rule)}
-
-
-def _name(base: str, run: Manifest, of_arm: Sequence[Mapping[str, Any]]) -> str:
-    """The arm, with those settings that all its runs noted and in which they differ."""
-    own = _settings(run)
-    shared = [key for key in of_arm[0] if all(key in other for other in of_arm)]
-    differing = [key for key in shared if any(o[key] != of_arm[0][key] for o in of_arm)]
-    defaults = {**USUAL, **_rule_defaults(run), **_USUAL, **_FOUND}
-    if all(key in defaults and own[key] == defaults[key] for key in differing):
-        return base
-    return f"{base} ({', '.join(f'{key}={own[key]}' for key in differing)})"
