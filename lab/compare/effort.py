@@ -12,7 +12,7 @@ rivals is chosen in the same way, arm and setting at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -46,11 +46,18 @@ def search(
         measure: by mean update norms; a UserError where one of the runs did not move.
         initial_ratio: the same ratio at factor 1, which has been run already.
     """
-    _check_ratio(initial_ratio)
-    points, slope = [(0.0, math.log(initial_ratio))], 1.0
-    best, gap = 1.0, abs(initial_ratio - 1)
-    while gap >= close and len(points) <= max_tries:
-        position, value = points[-1]
+    position, slope, points = 0.0, 1.0, []
+    best, gap, factor, ratio = 1.0, math.inf, 1.0, initial_ratio
+    while True:
+        if not 0 < ratio < math.inf:
+            stood = "the guard's or the unguarded run did not move"
+            raise UserError(f"matched effort: {stood}; raise the step size")
+        value = math.log(ratio)
+        points.append((position, value))
+        if abs(ratio - 1) < gap:
+            best, gap = factor, abs(ratio - 1)
+        if gap < close or len(points) > max_tries:
+            return best
         if len(points) > 1:
             before, old = points[-2]
             slope = (value - old) / (position - before)
@@ -58,18 +65,6 @@ def search(
         position -= value / (slope if 0.25 < slope < 4 else 1.0)
         factor = math.exp(position)
         ratio = measure(factor)
-        _check_ratio(ratio)
-        points.append((position, math.log(ratio)))
-        if abs(ratio - 1) < gap:
-            best, gap = factor, abs(ratio - 1)
-    return best
-
-
-def _check_ratio(ratio: float) -> None:
-    if not 0 < ratio < math.inf:
-        raise UserError(
-            "matched effort: the guard's or the unguarded run did not move; raise the step size"
-        )
 
 
 def mean_update(steps: pd.DataFrame) -> float:
@@ -203,7 +198,17 @@ def own_best_words(rows: pd.DataFrame) -> list[str]:
     means = rows.groupby(["arm", "step"], dropna=False)[[METRIC, "pass_start"]].mean()
     improving = means[~(means[METRIC] <= means["pass_start"])].index.unique("arm")
     useless = [arm for arm in scores if arm not in improving]
-    lines = list(_against_rival(rows, best))
+    rival = best_rival(rows)
+    # Arms and steps that were chosen on either half.
+    pairs = dict.fromkeys(zip(rival["arm"], floats(rival, "step"), strict=True))
+    chosen = ", ".join(f"{title(arm)} at {step:g}" for arm, step in pairs)
+    both = guarded_and_rival(best, rival).set_index(["arm", "replicate"])
+    gaps = where(contrast_table(both.reindex(columns=[METRIC])), against=BEST_RIVAL)
+    lines = [
+        f"{title(str(row['arm']))} at its best minus the best rival at its best ({chosen}): pass@1 "
+        f"{with_interval(row['mean'], row['low'], row['high'])} points, {row['verdict']}"
+        for row in gaps.to_dict("records")
+    ]
     if useless:
         start = best.groupby("replicate")["pass_start"].mean().mean()  # an arm may have fewer
         lines.append(
@@ -227,18 +232,3 @@ def guarded_and_rival(best: pd.DataFrame, rival: pd.DataFrame) -> pd.DataFrame:
     """Rows of guarded arms after those of the best rival, so that differences are arm - rival."""
     guarded = select(best, np.array([is_guarded(arm) for arm in best["arm"]], bool))
     return pd.concat([rival.assign(arm=BEST_RIVAL), guarded], ignore_index=True)
-
-
-def _against_rival(rows: pd.DataFrame, best: pd.DataFrame) -> Iterator[str]:
-    rival = best_rival(rows)
-    # Arms and steps that were chosen on either half.
-    pairs = dict.fromkeys(zip(rival["arm"], floats(rival, "step"), strict=True))
-    chosen = ", ".join(f"{title(arm)} at {step:g}" for arm, step in pairs)
-    scores = guarded_and_rival(best, rival).set_index(["arm", "replicate"])
-    table = contrast_table(scores.reindex(columns=[METRIC]))
-    for row in where(table, against=BEST_RIVAL).to_dict("records"):
-        gap = with_interval(row["mean"], row["low"], row["high"])
-        yield (
-            f"{title(str(row['arm']))} at its best minus the best rival at its best "
-            f"({chosen}): pass@1 {gap} points, {row['verdict']}"
-        )
