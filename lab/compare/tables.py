@@ -178,15 +178,14 @@ def _rival(table: pd.DataFrame) -> _Numbers:
 def _saved(first: pd.DataFrame, against: pd.DataFrame) -> tuple[Quantity, ...]:
     """Return how much less an arm degrades and how much more it scores; above zero is better."""
     fewer = paired(pd.Series(against["TotalDeg"]), pd.Series(first["TotalDeg"]))
-    higher = paired(pd.Series(first["pass_final"]), pd.Series(against["pass_final"]))
-    return _quantity("TotalDeg saved", fewer), _quantity("final pass@1 gained", higher)
-
-
-def _quantity(label: str, value: Estimate) -> Quantity:
-    if value.n == 0:
-        return Quantity(label, value, f"{label}: no pair of the same seed has it")
-    numbers = f"{value.mean:+.1f} points [{interval_of(value, 'pair')}]"
-    return Quantity(label, value, f"{label} {numbers}, {value.shows('better', 'worse')}")
+    higher = paired(pd.Series(first[METRIC]), pd.Series(against[METRIC]))
+    parts = []
+    for label, value in (("TotalDeg saved", fewer), ("final pass@1 gained", higher)):
+        numbers = f" {value.mean:+.1f} points [{interval_of(value, 'pair')}]"
+        text = f"{numbers}, {value.shows('better', 'worse')}"
+        text = text if value.n else ": no pair of the same seed has it"
+        parts.append(Quantity(label, value, label + text))
+    return tuple(parts)
 
 
 def _lacking(table: pd.DataFrame, *arms: str) -> str:
@@ -209,10 +208,9 @@ def over_steps(comparisons: Sequence[Comparison]) -> pd.DataFrame:
         for arm, trace in comparison.traces.items():
             window = run_windows(dynamics(trace.visits, trace.evals)).drop(columns="peak")
             own = metrics_of(table, arm).join(window)
-            pairs = [comparison.pairs[replicate] for replicate in own.index]
-            keys: dict[str, object] = {"arm": arm, "step": np.nan if step is None else step}
-            keys |= {"seed": [seed for seed, _ in pairs], "place": [place for _, place in pairs]}
-            parts.append(pd.concat([pd.DataFrame(keys), own.reset_index(drop=True)], axis=1))
+            pairs = pd.DataFrame(comparison.pairs, columns=["seed", "place"]).loc[own.index]
+            keys = {"arm": arm, "step": np.nan if step is None else step, **pairs}
+            parts.append(pd.DataFrame(keys).join(own).reset_index(drop=True))
     rows = pd.concat(parts, ignore_index=True)
     return rows.assign(replicate=rows.groupby(["seed", "place"]).ngroup())
 
