@@ -83,7 +83,8 @@ def agreement(real: Sequence[Trace], simulated: Sequence[Trace] | Trace) -> pd.D
     parts = []
     for comparison in gather(real)[0]:
         fitting = [own for own in predictions if predicts(own, comparison)]
-        names = [_name(own) for own in fitting]
+        growths = [own.manifests[0].config.get("growth") for own in fitting]  # None: the file's
+        names = [MEASURED if g is None else f"{MEASURED}, growth {g:g}" for g in growths]
         found = {
             name if names.count(name) == 1 else f"{name}, {own.task}": own.traces
             for name, own in zip(names, fitting, strict=True)
@@ -151,12 +152,6 @@ def mean_errors(table: pd.DataFrame) -> pd.DataFrame:
     means.insert(0, "cells", of.size())
     means = means.assign(signs=signs.count(), right_signs=signs.sum().astype(int))
     return means.reset_index()
-
-
-def _name(simulated: Comparison) -> str:
-    """The policy, and its growth where it is not the response file's."""
-    growth = simulated.manifests[0].config.get("growth")
-    return MEASURED if growth is None else f"{MEASURED}, growth {growth:g}"
 
 
 def _runs(trace: Trace, epochs: int) -> Cell:

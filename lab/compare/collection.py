@@ -318,14 +318,20 @@ def _compare(task: str, group: list[tuple[str, Trace]], skipped: list[Skipped]) 
     every = [trace.run for arm in arms for trace in kept[arm]]
     epochs = {arm: int(ints(trace.visits, "epoch").max()) for arm, trace in traces.items()}
     named = ", ".join(f"{title(arm)} {last} epochs" for arm, last in epochs.items())
-    lengths = [f"the arms differ in length: {named}"] if len(set(epochs.values())) > 1 else []
+    notes = [f"the arms differ in length: {named}"] if len(set(epochs.values())) > 1 else []
+    for run in every:
+        if run.status != "finished":
+            seeds = ", ".join(map(str, sorted(set(run.seeds))))
+            state = "running or killed" if run.status == "running" else run.status
+            far = f"{run.progress:.0%} of its steps"
+            notes.append(f"{title(run.arm)}, seed {seeds}: {state} at {far}")
     return Comparison(
         world=group[0][1].run.world,
         task=task,
         traces=traces,
         runs={arm: [trace.run for trace in kept[arm]] for arm in arms},
         pairs=pairs,
-        notes=lengths + [_state(run) for run in every if run.status != "finished"],
+        notes=notes,
     )
 
 
@@ -346,10 +352,3 @@ def _read_run(folder: Path) -> Trace | Skipped:
     if (key[1:] == key[:-1]).any():
         return Skipped(folder, f"{damaged} (a visit of a problem is there twice)")
     return trace
-
-
-def _state(run: Manifest) -> str:
-    """How far a run came that did not finish."""
-    seeds = ", ".join(map(str, sorted(set(run.seeds))))
-    state = "running or killed" if run.status == "running" else run.status
-    return f"{title(run.arm)}, seed {seeds}: {state} at {run.progress:.0%} of its steps"
