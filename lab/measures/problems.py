@@ -80,10 +80,16 @@ def vote_areas(
 
 
 def areas(life: pd.DataFrame, votes: pd.DataFrame, names: Names, top: int) -> Areas:
-    """The areas of a problem's life from the bottom up, empty ones included."""
+    """The areas of a problem's life from the bottom up, empty ones included.
+
+    Without votes they are those of the true answer, empty where it is not known, and the label.
+    """
     unparseable = floats(life, "n_unparseable") / np.maximum(floats(life, "n_votes"), 1)
-    left = 1 - unparseable
-    for area, kind, share in _by_answer(life, votes, names, top) if len(votes) else _coarse(life):
+    left, accuracy = 1 - unparseable, floats(life, "label_accuracy")
+    label = np.where(flags(life, "label_correct"), 0.0, floats(life, "match_rate"))
+    name = "wrong label" if np.isfinite(accuracy).any() else "label"
+    two = ("true answer", "correct", np.nan_to_num(accuracy)), (name, "label", label)
+    for area, kind, share in _by_answer(life, votes, names, top) if len(votes) else two:
         left = left - share
         yield area, kind, share
     yield "other answers", "other", np.maximum(left, 0.0)
@@ -128,15 +134,6 @@ def _by_answer(life: pd.DataFrame, votes: pd.DataFrame, names: Names, top: int) 
     for answer in ranked[:top]:
         kind: Kind = "correct" if answer == truth else "label" if answer in labels else "answer"
         yield names.get(answer) or f"answer {answer}", kind, shares[answer]
-
-
-def _coarse(life: pd.DataFrame) -> Areas:
-    """True answer, whose share is 0 where it is not known, and label."""
-    right = flags(life, "label_correct")
-    accuracy = floats(life, "label_accuracy")
-    name = "wrong label" if np.isfinite(accuracy).any() else "label"
-    yield "true answer", "correct", np.nan_to_num(accuracy)
-    yield name, "label", np.where(right, 0.0, floats(life, "match_rate"))
 
 
 def scissor(visits: pd.DataFrame, fates: pd.DataFrame) -> pd.DataFrame:
