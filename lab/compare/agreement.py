@@ -140,18 +140,16 @@ def compare_cells(real: Comparison, predictions: Mapping[str, Mapping[str, Trace
 
 
 def mean_errors(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean errors over the cells of each prediction.
+    """The mean errors over the cells, one row per prediction.
 
-    Returns:
-        prediction, cells, the columns of `ERRORS`, r, gain (over arms other than TTRL), signs
-        (cells whose real difference to TTRL is beyond noise) and right_signs.
+    Columns: prediction, cells, those of `ERRORS`, r, gain (over arms other than TTRL), signs (cells
+    whose real difference to TTRL is beyond noise) and right_signs.
     """
     numbers = [*ERRORS, "r", "gain"]
     of = table.astype(dict.fromkeys([*numbers, "sign"], float)).groupby("prediction", sort=False)
     means, signs = of[numbers].mean(), of["sign"]
     means.insert(0, "cells", of.size())
-    means = means.assign(signs=signs.count(), right_signs=signs.sum().astype(int))
-    return means.reset_index()
+    return means.assign(signs=signs.count(), right_signs=signs.sum().astype(int)).reset_index()
 
 
 def _runs(trace: Trace, epochs: int) -> Cell:

@@ -5,8 +5,7 @@ update norm per scheduled optimizer step. The norm is not proportional to the fa
 takes another path at another step size: it is searched.
 
 The best of several settings looks better than it is on the replicates that chose it, so each half
-of the replicates is judged at the setting that was best on the other half. The best of several
-rivals is chosen in the same way, arm and setting at once.
+of the replicates is judged at the setting that was best on the other half.
 """
 
 from __future__ import annotations
@@ -143,11 +142,7 @@ def best_among(
 
 
 def edges(best: pd.DataFrame, grid: Sequence[float]) -> list[tuple[str, float, str]]:
-    """The steps of `own_best` beyond which a better one may lie.
-
-    Returns:
-        Arm, step, and the end of the grid that it is: `smallest` or `largest`.
-    """
+    """The steps of `own_best` at an end of the grid: arm, step, `smallest` or `largest`."""
     ends = {min(grid): "smallest", max(grid): "largest"}
     return [
         (str(arm), value, ends[value])
@@ -184,10 +179,9 @@ def best_rival(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def own_best_words(rows: pd.DataFrame) -> list[str]:
-    """Return sentences on arms at their own best steps.
+    """Return sentences on guarded arms against the best rival, all at their own best steps.
 
-    They compare guarded arms with the best rival, name the arms that no step improves, and warn
-    where a best step lies at an end of the grid.
+    Others name the arms that no step improves, and warn of a best step at an end of the grid.
 
     Args:
         rows: of one policy, over several steps, one per step, arm and replicate: step, arm,

@@ -71,11 +71,9 @@ def with_vote(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
 
 
 def comparison_table(metrics: pd.DataFrame) -> pd.DataFrame:
-    """Mean, spread and number of replicates of every metric of every arm.
+    """Mean, spread and number of replicates of every metric, indexed by arm.
 
-    Returns:
-        Indexed by arm, columns (metric, "mean" | "sd" | "n"); NaN does not count, and `sd` is NaN
-        for a single replicate.
+    Columns are (metric, "mean" | "sd" | "n"); NaN does not count, `sd` of a single one is NaN.
     """
     table = metrics.groupby("arm", sort=False).agg(["mean", "std", "count"])
     table = table.rename(columns={"std": "sd", "count": "n"}, level=1)

@@ -103,8 +103,7 @@ def dynamics(
 def _per_visit(visits: pd.DataFrame) -> dict[str, Floats]:
     """(rows,) per quantity that an epoch's row is the mean of; NaN where it is not known."""
     accuracy, correct = floats(visits, "label_accuracy"), floats(visits, "label_correct")
-    route = ints(visits, "route")
-    weight = floats(visits, "weight")
+    weight, route = floats(visits, "weight"), ints(visits, "route")
     columns = {
         "flip_rate": floats(visits, "flipped"),
         "mean_problem_flip_rate": floats(visits, "flip_rate"),
@@ -188,9 +187,7 @@ def window_share(dynamics: pd.DataFrame, windows: pd.DataFrame) -> pd.DataFrame:
 
 
 def window_width(visits: pd.DataFrame, fates: pd.DataFrame) -> pd.DataFrame:
-    """Share of its visits up to which the correct answer of a Degraded problem stayed competitive.
-
-    It is competitive while it holds a quarter of the votes.
+    """Share of a Degraded problem's visits up to which its true answer held a quarter of the votes.
 
     Returns:
         One row per replicate that has such problems: replicate, window (mean over them, 0 to 1).

@@ -141,10 +141,8 @@ def scissor(visits: pd.DataFrame, fates: pd.DataFrame) -> pd.DataFrame:
 
     The visits of a problem are cut into three parts by their number, visit 0 left out; where three
     does not divide it, the earlier parts are the longer ones. The match rate of the wrong label in
-    a part is the mean over those visits whose label is a wrong answer. A problem without such a
-    visit in a part has no wrong label there: it counts neither in `below_half` nor in `survival`.
-
-    Problems without a known true answer are left out.
+    a part is the mean over those visits whose label is a wrong answer; a problem without such a
+    visit there counts in `wins` alone. Problems without a known true answer are left out.
 
     Returns:
         One row per replicate and third (1, 2, 3): `below_half`, the share of the problems with a
