@@ -150,9 +150,17 @@ def arm_names(runs: Sequence[Manifest]) -> list[str]:
     """Name of each run's arm, with the settings of guard, rule and labels in which its runs differ.
 
     It is `guard` where all runs of the arm agree or where all that differs is at its default, else
-    for example `guard (W=3)` or `srt (keep=0.5)`. Settings that all of them noted count.
+    for example `guard (W=3)` or `srt (keep=0.5)`. Settings that all of them noted count. A guard
+    with settings that no arm has is called `custom`, under a rule `RULE+custom`; beside the guard
+    itself, it counts as the guard with other settings.
     """
-    bases, noted, names = base_arms(runs), [_settings(run) for run in runs], []
+    guarded = {run.arm for run in runs if _noted(run, "guard")}
+    bases, noted, names = [], [_settings(run) for run in runs], []
+    for run in runs:
+        rule = run.config.get("rule", BASELINE)
+        prefix = "" if rule == BASELINE else f"{rule}+"
+        is_variant = run.arm == f"{prefix}{CUSTOM}" and f"{prefix}{GUARD}" in guarded
+        bases.append(f"{prefix}{GUARD}" if is_variant and _noted(run, "guard") else run.arm)
     for base, run, own in zip(bases, runs, noted, strict=True):
         of_arm = [noted[place] for place, other in enumerate(bases) if other == base]
         shared = [key for key in of_arm[0] if all(key in other for other in of_arm)]
@@ -162,22 +170,6 @@ def arm_names(runs: Sequence[Manifest]) -> list[str]:
         shown = ", ".join(f"{key}={own[key]}" for key in differing)
         names.append(base if is_usual else f"{base} ({shown})")
     return names
-
-
-def base_arms(runs: Sequence[Manifest]) -> list[str]:
-    """The arm that each run is with other guard settings: its own.
-
-    A guard with settings that no arm has is called `custom`, under a rule `RULE+custom`; in a
-    comparison that also has the guard itself, it counts as the guard with other settings.
-    """
-    guarded = {run.arm for run in runs if _noted(run, "guard")}
-    bases = []
-    for run in runs:
-        rule = run.config.get("rule", BASELINE)
-        prefix = "" if rule == BASELINE else f"{rule}+"
-        is_variant = run.arm == f"{prefix}{CUSTOM}" and f"{prefix}{GUARD}" in guarded
-        bases.append(f"{prefix}{GUARD}" if is_variant and _noted(run, "guard") else run.arm)
-    return bases
 
 
 def _noted(run: Manifest, name: str) -> Mapping[str, Any]:

@@ -107,10 +107,6 @@ class Finding:
         return f"{self.title}: {numbers}" + (f" ({self.note})" if self.note else "")
 
 
-_Numbers = tuple[tuple[Quantity, ...], str]
-"""Parts and note of a finding."""
-
-
 def headline(comparison: Comparison) -> list[Finding]:
     """TTRL's degradation, the guard's gain over matched effort, and a rival's over the guard.
 
@@ -124,16 +120,15 @@ def headline(comparison: Comparison) -> list[Finding]:
     ]
 
 
-def _damage(table: pd.DataFrame) -> _Numbers:
+def _damage(table: pd.DataFrame) -> tuple[tuple[Quantity, ...], str]:
     if lacking := _lacking(table, BASELINE):
         return (), lacking
     value = estimate(floats(metrics_of(table, BASELINE), "TotalDeg"))
     text = f"TotalDeg {value.mean:.1f} % [{interval_of(value, 'replicate', signed=False)}]"
-    parts = (Quantity("TotalDeg", value, text),) if value.n else ()
-    return parts, ""
+    return ((Quantity("TotalDeg", value, text),) if value.n else ()), ""
 
 
-def _guard(comparison: Comparison, table: pd.DataFrame) -> _Numbers:
+def _guard(comparison: Comparison, table: pd.DataFrame) -> tuple[tuple[Quantity, ...], str]:
     if lacking := _lacking(table, GUARD, MATCHED):
         return (), lacking
     guard, matched = metrics_of(table, GUARD), metrics_of(table, MATCHED)
@@ -149,7 +144,7 @@ def _guard(comparison: Comparison, table: pd.DataFrame) -> _Numbers:
     return _saved(guard, matched), note
 
 
-def _rival(table: pd.DataFrame) -> _Numbers:
+def _rival(table: pd.DataFrame) -> tuple[tuple[Quantity, ...], str]:
     there = [arm for arm in RIVALS if arm in table.index.unique("arm")]
     if lacking := _lacking(table, GUARD) or ("" if there else _lacking(table, *RIVALS)):
         return (), lacking
