@@ -161,11 +161,8 @@ def _judged(rows: pd.DataFrame, over: Sequence[str], metric: str) -> pd.DataFram
     half = rows.groupby("replicate").ngroup().to_numpy() % 2
     parts = []
     for judged in np.unique(half):
-        others = select(rows, half != judged)
-        means = {
-            key: finite_mean(part, metric)
-            for key, part in groups(others if len(others) else rows, over)
-        }
+        others = select(rows, half != judged) if half.any() else rows
+        means = {key: finite_mean(part, metric) for key, part in groups(others, over)}
         # The first of equals, NaN last.
         best = max(means, key=lambda key: (not np.isnan(means[key]), means[key]))
         parts.append(where(select(rows, half == judged), **dict(zip(over, best, strict=True))))

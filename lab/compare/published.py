@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import NamedTuple
 
 import numpy as np
@@ -229,11 +230,9 @@ def fate_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
 def _row(
     comparison: Comparison, method: str, ours: Floats, value: float | None, note: str
 ) -> dict[str, object]:
-    place = {"world": comparison.world, "task": comparison.task}
-    place |= (setting_of(comparison.task) or _OTHER)._asdict()
-    found, published = estimate(ours), math.nan if value is None else value
-    numbers = (found.mean, found.sd, found.n, published, note)
-    return {**place, "method": method, **dict(zip(NUMBERS, numbers, strict=True))}
+    row: dict[str, object] = {"world": comparison.world, "task": comparison.task, "method": method}
+    row |= (setting_of(comparison.task) or _OTHER)._asdict() | asdict(estimate(ours))
+    return row | {"published": math.nan if value is None else value, "footnote": note}
 
 
 def footnotes(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
