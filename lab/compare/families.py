@@ -161,11 +161,10 @@ def arm_names(runs: Sequence[Manifest]) -> list[str]:
         prefix = "" if rule == BASELINE else f"{rule}+"
         is_variant = run.arm == f"{prefix}{CUSTOM}" and f"{prefix}{GUARD}" in guarded
         bases.append(f"{prefix}{GUARD}" if is_variant and _noted(run, "guard") else run.arm)
-    for base, run, own in zip(bases, runs, noted, strict=True):
-        of_arm = [noted[place] for place, other in enumerate(bases) if other == base]
+    for base, (own, defaults) in zip(bases, noted, strict=True):
+        of_arm = [noted[place][0] for place, other in enumerate(bases) if other == base]
         shared = [key for key in of_arm[0] if all(key in other for other in of_arm)]
         differing = [key for key in shared if any(o[key] != own[key] for o in of_arm)]
-        defaults = {**USUAL, **_rule_defaults(run), **_USUAL, **_FOUND}
         is_usual = all(key in defaults and own[key] == defaults[key] for key in differing)
         shown = ", ".join(f"{key}={own[key]}" for key in differing)
         names.append(base if is_usual else f"{base} ({shown})")
@@ -177,7 +176,8 @@ def _noted(run: Manifest, name: str) -> Mapping[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def _settings(run: Manifest) -> Mapping[str, Any]:
+def _settings(run: Manifest) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of an arm that its run noted, and the defaults of all settings."""
     names = [*_USUAL, *([] if run.arm.startswith(CONTROLS) else _FOUND)]
     others = {name: run.config[name] for name in names if name in run.config}
     if others.get("treatment", OWN) not in (OWN, PERMUTED):
@@ -185,10 +185,7 @@ def _settings(run: Manifest) -> Mapping[str, Any]:
     rule = RULES.get(str(run.config.get("rule", BASELINE)))
     if rule is None or not rule.__module__.startswith("guard_core."):  # by its files' content
         others["rules"] = " ".join(re.findall(r"#(\w+)", str(run.config.get("rules"))))
-    options = {**_rule_defaults(run), **_noted(run, "rule_options")}
-    return {**short_names(_noted(run, "guard")), **options, **others}
-
-
-def _rule_defaults(run: Manifest) -> Mapping[str, Any]:
-    rule = RULES.get(str(run.config.get("rule", BASELINE)))
-    return {} if rule is None else {field.name: field.default for field in fields(rule)}
+    usual = {} if rule is None else {field.name: field.default for field in fields(rule)}
+    options = {**usual, **_noted(run, "rule_options")}
+    own = {**short_names(_noted(run, "guard")), **options, **others}
+    return own, {**USUAL, **usual, **_USUAL, **_FOUND}
