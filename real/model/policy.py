@@ -230,9 +230,25 @@ def import_gguf(file: Path, out: Path) -> Any:
     if not is_gguf_available():
         hint = f"install with {install('gguf')}"
         raise UserError(f"gguf not installed, which reads {file.name}; {hint}")
+    where: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True}
     with whole_folder(out) as folder:  # made before anything is read, which takes longer
-        with quiet():
-            model, tokenizer = _read_gguf(file)
+        try:
+            with quiet():
+                tokenizer = AutoTokenizer.from_pretrained(str(file.parent), **where)
+                model, info = AutoModelForCausalLM.from_pretrained(
+                    str(file.parent), dtype=torch.float32, output_loading_info=True, **where
+                )
+        except (ValueError, LookupError, NotImplementedError, OSError, struct.error) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise UserError(
+                f"{file}: transformers cannot read it ({reason}); give a whole file of a causal "
+                "language model that transformers knows, or the model's safetensors folder"
+            ) from error
+        if info["missing_keys"]:  # they would be random
+            raise UserError(f"{file}: lacks {min(info['missing_keys'])}; give a whole file")
+        # A model that tells of its quantization could not be saved.
+        model.hf_quantizer = None
+        del model.config.quantization_config
         write_model(model, tokenizer, folder, file.parent)
     return model
 
@@ -260,28 +276,6 @@ def write_model(
         shutil.copyfile(source / name, folder / name)
     elif generation is not None:
         generation.to_json_file(str(folder / name))
-
-
-def _read_gguf(file: Path) -> tuple[Any, Any]:
-    """Return model and tokenizer; a model that tells of its quantization could not be saved."""
-    folder = str(file.parent)
-    where: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True}
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, **where)
-        model, info = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, output_loading_info=True, **where
-        )
-    except (ValueError, LookupError, NotImplementedError, OSError, struct.error) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(
-            f"{file}: transformers cannot read it ({reason}); give a whole file of a causal "
-            "language model that transformers knows, or the model's safetensors folder"
-        ) from error
-    if info["missing_keys"]:  # they would be random
-        raise UserError(f"{file}: lacks {min(info['missing_keys'])}; give a whole file")
-    model.hf_quantizer = None
-    del model.config.quantization_config
-    return model, tokenizer
 
 
 _MATRIX_UNITS = ("cuda", "meta")

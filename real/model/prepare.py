@@ -39,19 +39,13 @@ def add_lora(model: Any, config: MemorySettings, seed: int = 0) -> None:
     except ValueError as error:  # as of some of Mamba's layers
         reason = f"peft refuses these layers ({first_line(error)})"
         raise UserError(f"lora_targets = {targets}: {reason}; name others") from error
-    _check_ties(model, targets)
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_("lora_" in name)
-
-
-def _check_ties(model: Any, targets: str) -> None:
-    """Refuse adapters on one of several modules that share a matrix, which is stored once."""
     owners: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
+        parameter.requires_grad_("lora_" in name)
         owners.setdefault(id(parameter), []).append(name)
-    for names in owners.values():
-        if len(names) > 1 and any(_BASE in name for name in names):
-            plain = " and ".join(n.replace(_BASE, "").removesuffix(".weight") for n in names)
+    for shared in owners.values():
+        if len(shared) > 1 and any(_BASE in name for name in shared):
+            plain = " and ".join(n.replace(_BASE, "").removesuffix(".weight") for n in shared)
             raise UserError(
                 f"lora_targets = {targets}: {plain} share one matrix, of which adapters would "
                 "change one use alone, and no model folder can hold that; leave them out"

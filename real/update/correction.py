@@ -61,17 +61,13 @@ def rescore(
     columns = {"mismatch_kl": mismatch_kl(trainer_logprobs, [g.old_KT for g in scored_groups])}
     if not anew:
         return list(groups), columns
-    trained = [
-        replace(
-            group,
+    trained = list(groups)
+    for i, (group, ours) in enumerate(zip(groups, trainer_logprobs, strict=True)):
+        if group.trains:
+            weights = importance_weights(ours, group.old_KT, cap) if cap else None
             # Padding is read by nothing, but a NaN there could still spread.
-            old_KT=torch.where(group.real_KT, ours, 0.0),
-            correction_KT=importance_weights(ours, group.old_KT, cap) if cap else None,
-        )
-        if group.trains
-        else group
-        for group, ours in zip(groups, trainer_logprobs, strict=True)
-    ]
+            old_KT = torch.where(group.real_KT, ours, 0.0)
+            trained[i] = replace(group, old_KT=old_KT, correction_KT=weights)
     pairs = [(g.correction_KT, g.counted_KT) for g in trained if g.correction_KT is not None]
     if pairs:
         weights_n = torch.cat([weights_KT[counted_KT] for weights_KT, counted_KT in pairs])

@@ -232,11 +232,7 @@ def head_entropies(
 ) -> Tensor:
     """(n,) entropies in nats by `chunked`, with gradient, at least in float32."""
     no_targets_n = hidden_nH.new_zeros(len(hidden_nH), dtype=torch.long)
-
-    def values(logits_nV: Tensor, _: Tensor, temperature: float) -> tuple[Tensor]:
-        return (entropies(logits_nV, temperature),)
-
-    how = values, _entropy_gradient, chunk_elements
+    how = lambda logits, _, t: (entropies(logits, t),), _entropy_gradient, chunk_elements
     return chunked(head, hidden_nH, no_targets_n, temperature, *how)[0]
 
 
@@ -383,9 +379,8 @@ def group_scores(
     counts, most = [row_counts(group) for group in groups], config.max_tokens_per_microbatch
     width = scorer.bundle_width if bundled else None
     passes, bundle, _ = plan(groups, counts, most, scorer.layout, width, world)
-    shapes = [(3 if stats else 1, *group.old_KT.shape) for group in groups]
-    pairs = list(zip(groups, shapes, strict=True))
-    scored = [group.old_KT.new_zeros(shape, dtype=torch.float32) for group, shape in pairs]
+    n_kinds, wide = 3 if stats else 1, torch.float32
+    scored = [g.old_KT.new_zeros((n_kinds, *g.old_KT.shape), dtype=wide) for g in groups]
     for places in passes[rank::world]:
         batch = scorer.micro_batch(groups, places or passes[0][:1], bundle)
         scores = scorer(batch.rows, config.temperature, stats)

@@ -35,7 +35,7 @@ class Masters:
                 continue
             wide = parameter.detach().to(torch.float32, copy=True)
             self.tensors.append(host_copy(wide) if on_host else wide)
-            self._sums.append(_Sum(parameter, wide.dtype))
+            self._sums.append(_Sum(parameter))
 
     @torch.no_grad()
     def gradients(self) -> list[Tensor]:
@@ -52,7 +52,7 @@ class Masters:
         if gradients := [local_shard(p.grad) for p, sums in pairs if sums is None]:
             torch._foreach_zero_(gradients)
         for sums in filter(None, self._sums):
-            sums.clear()
+            sums.total = None
 
 
 class _Sum:
@@ -61,33 +61,31 @@ class _Sum:
     It is as wide as the master, or as the parameter while no step had several passes.
     """
 
-    def __init__(self, parameter: Tensor, dtype: torch.dtype) -> None:
-        self._parameter, self._dtype = parameter, dtype
+    def __init__(self, parameter: Tensor) -> None:
+        self._parameter = parameter
         self._wide: Tensor | None = None
-        self._sum: Tensor | None = None
+        self.total: Tensor | None = None
         """None where it is zero; else the first gradient itself, or `_wide`."""
         parameter.register_post_accumulate_grad_hook(self._move)
 
-    def clear(self) -> None:
-        self._sum = None
-
     def value(self) -> Tensor:
-        if self._sum is None:
-            self._sum = self._widened().zero_()
-        return self._sum
+        if self.total is None:
+            self.total = self._widened().zero_()
+        return self.total
 
     def _move(self, filled: Any) -> None:
         gradient, filled.grad = filled.grad, None
-        if self._sum is None:
-            self._sum = gradient if self._wide is None else self._wide.copy_(gradient)
+        if self.total is None:
+            self.total = gradient if self._wide is None else self._wide.copy_(gradient)
             return
-        if self._sum is not self._wide:
-            self._sum = self._widened().copy_(self._sum)
-        self._sum.add_(gradient)
+        if self.total is not self._wide:
+            self.total = self._widened().copy_(self.total)
+        self.total.add_(gradient)
 
     def _widened(self) -> Tensor:
         if self._wide is None:
-            self._wide = torch.empty_like(self._parameter, dtype=self._dtype, requires_grad=False)
+            like = self._parameter
+            self._wide = torch.empty_like(like, dtype=torch.float32, requires_grad=False)
         return self._wide
 
 

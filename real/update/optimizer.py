@@ -227,7 +227,10 @@ class PolicyOptimizer:
             return step(fault=self._refused(Fault.LOG_PROBS))
         if not done.n_tokens:
             return step()
-        norm = self._grad_norm()
+        gradients = self.masters.gradients()
+        wide = torch.promote_types(gradients[0].dtype, torch.float32)
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients, dtype=wide)))
+        norm = norm_over_ranks(norm, self._group)
         if not math.isfinite(grad_norm := norm.item()):
             return step(fault=self._refused(Fault.GRADIENT))
         if not math.isfinite(done.loss):
@@ -247,10 +250,8 @@ class PolicyOptimizer:
         Names are `n_done`, `n_refused`, `rate_scale` where it is not 1, and per parameter
         `master/NAME`, `average/NAME`, `exp_avg/NAME`, `exp_avg_sq/NAME`, `step/NAME`.
         """
-        tensors = {
-            "n_done": torch.tensor(self.n_done),
-            "n_refused": torch.tensor(self.n_refused_in_a_row),
-        }
+        counts = {"n_done": self.n_done, "n_refused": self.n_refused_in_a_row}
+        tensors = {name: torch.tensor(count) for name, count in counts.items()}
         if self.rate_scale != 1:
             tensors["rate_scale"] = torch.tensor(self.rate_scale, dtype=torch.float64)
         n_steps = self.adamw.n_steps
@@ -290,13 +291,6 @@ class PolicyOptimizer:
             for kind, shards in zip(_MOMENTS, self.adamw.moments, strict=True):
                 live[f"{kind}/{name}"] = sharded_like(shards[index], master), master
         return live
-
-    @torch.no_grad()
-    def _grad_norm(self) -> Tensor:
-        gradients = self.masters.gradients()
-        dtype = torch.promote_types(gradients[0].dtype, torch.float32)
-        norms = torch._foreach_norm(gradients, dtype=dtype)
-        return norm_over_ranks(torch.linalg.vector_norm(torch.stack(norms)), self._group)
 
     def _backward(self, batch: list[Group]) -> Pass:
         """The gradient of a mini-batch, without rows of no finite value, which `broken` names."""
