@@ -121,17 +121,14 @@ def plan_lines(
     lines += [f"fits; about {speed.seconds():.0f} s a step ({span}) without evaluations: {times}"]
     if others := ", ".join(_others(speed, card)):
         lines.append(f"seconds a step with: {others}")
-    if n_problems := _n_problems(config):
+    source, n_problems = config.problems or "", config.n_problems
+    if source in NAMED:
+        n_problems = n_trained(config, NAMED[source].n_problems)
+    elif Path(source).is_file():
+        n_problems = len(problems_of(config))
+    if n_problems:  # else no file is here to tell
         lines.append(speed.whole_run(n_problems))
     return [*lines, speed.sources()], True
-
-
-def _n_problems(config: TrainConfig) -> int | None:
-    """Return how many problems are trained on; None where no file is here to tell."""
-    source = config.problems or ""
-    if source in NAMED:
-        return n_trained(config, NAMED[source].n_problems)
-    return len(problems_of(config)) if Path(source).is_file() else config.n_problems
 
 
 def _others(speed: Speed, card: int) -> Iterator[str]:

@@ -222,6 +222,10 @@ def plan_memory(
     of_engine, tokens, cache, share = _engine(size, config, world, card, usable - needed)
     if config.async_level:  # the engine samples during the update
         of_engine = [part._replace(update=part.sampling) for part in of_engine]
+    start = size.n_weights * width(config)
+    if world > 1 and config.engine_kind.own_process:
+        of_number = width(config) if size.n_adapters else WIDE
+        start = parts[0].update + of_number * max(size.n_layer, size.n_outside)
     return MemoryPlan(
         parts=tuple(part for part in (*parts, *of_engine) if part.update or part.sampling),
         usable=usable,
@@ -230,18 +234,10 @@ def plan_memory(
         cache=cache,
         engine_share=share,
         engine_weights=_engine_weights(size, config),
-        start=_start(size, config, world, parts[0].update),
+        start=start + 2 * CONTEXT,
         host=_host(size, config, world, nodes),
         checkpoint=checkpoint_bytes(trained_and_frozen(size)[0], config),
     )
-
-
-def _start(size: ModelSize, config: TrainConfig, world: int, weights: int) -> int:
-    """Return the most bytes while the model reaches the GPU, to be sharded into `weights` bytes."""
-    if world == 1 or not config.engine_kind.own_process:
-        return size.n_weights * width(config) + 2 * CONTEXT
-    of_number = width(config) if size.n_adapters else WIDE
-    return weights + of_number * max(size.n_layer, size.n_outside) + 2 * CONTEXT
 
 
 def state_parts(size: ModelSize, config: TrainConfig, world: int) -> list[MemoryPart]:
@@ -302,8 +298,7 @@ def pass_bytes(size: ModelSize, config: TrainConfig, chunk: int = GPU_CHUNK_ELEM
     """
     itemsize, tokens = width(config), max(config.max_tokens_per_microbatch, config.longest)
     bundled = "flash" not in config.attention
-    per_head = size.n_query // size.n_heads
-    kv = 2 * size.n_kv_heads * per_head
+    kv = size.n_kv // size.n_layers
     # Norms compute in single precision: two copies of their input, where weights are narrower.
     wide = 4 if itemsize < 4 else 0
     layer = itemsize * (4 * size.n_inner + 3 * size.n_query + kv)
@@ -369,7 +364,11 @@ def _engine(
     per_token = size.n_kv * narrow // min(n_gpus, size.n_kv_heads)
     weights = _engine_weights(size, config)
     context = 0 if config.engine_kind.in_trainer else CONTEXT
-    buffers = _engine_buffers(size, config)
+    # Its widest layer, of as many tokens as it batches: both inputs of the inner product and their
+    # product, four numbers of the residual stream's width; and four in single precision for each
+    # logit. Assumed, not measured.
+    layer = narrow * (3 * size.n_inner // n_gpus + 4 * size.width)
+    buffers = batched_tokens(config.max_rows) * layer + 4 * 4 * config.max_rows * size.vocabulary
     fixed = weights + buffers + GRAPHS + context
     taken = left if config.engine_memory is None else int(config.engine_memory * card)
     cache = taken - fixed
@@ -391,17 +390,6 @@ def _engine_weights(size: ModelSize, config: TrainConfig) -> int:
     layers, narrow = size.n_layers * size.n_layer, width(config)
     inside = 1 if config.engine_quantization == "fp8" else narrow
     return (layers * inside + (size.n_weights - layers) * narrow) // config.engine_tp
-
-
-def _engine_buffers(size: ModelSize, config: TrainConfig) -> int:
-    """Return the bytes of vLLM's widest layer, of as many tokens as it batches, and of its logits.
-
-    Assumed, not measured: both inputs of the inner product and their product, four numbers of the
-    residual stream's width, and four in single precision for each logit.
-    """
-    per_token = 3 * size.n_inner // config.engine_tp + 4 * size.width
-    layer = batched_tokens(config.max_rows) * width(config) * per_token
-    return layer + 4 * 4 * config.max_rows * size.vocabulary
 
 
 def _transformers(size: ModelSize, config: TrainConfig, world: int) -> tuple[list[MemoryPart], int]:

@@ -18,13 +18,10 @@ class RankedEngine:
     """One engine a rank, or on the first of each group: each samples the responses dealt to it."""
 
     def __init__(self, engine: Any, ranks: Ranks, pad_token_id: int, group: int = 1) -> None:
-        """Take this rank's engine; `group` ranks, a divisor of all, share one.
-
-        Of several engines each samples, as (M, 1) ones, the responses that its `share`, its number
-        and theirs, deals to it.
-        """
+        """Take this rank's engine; `group` ranks, a divisor of all, share one."""
         self.engine, self._ranks, self._group = engine, ranks, group
         self._n_engines = ranks.world // group
+        # Of several engines each samples, as (M, 1) ones, the responses that its share deals to it.
         engine.share = ranks.rank // group, self._n_engines
         self._pad_token_id = pad_token_id
         self.update_weights, self.close = engine.update_weights, engine.close

@@ -98,15 +98,10 @@ class Rollouts:
     def packed(self) -> dict[str, torch.Tensor]:
         """Return the rollouts as tensors by name, without padding and without their version."""
         inside_PNT = self.mask_PNT()
-        packed = {
-            "tokens": self.tokens_PNT[inside_PNT].int(),
-            "logprobs": self.logprobs_PNT[inside_PNT],
-            "lengths": self.lengths_PN,
-            "finished": self.finished_PN,
-            "entropy": self.entropy_PV,
-            "certainty": self.certainty_PV,
-        }
-        return {name: value.contiguous() for name, value in packed.items() if value is not None}
+        packed = {name.partition("_")[0]: value for name, value in self.tensors().items()}
+        packed["tokens"] = self.tokens_PNT[inside_PNT].int()
+        packed["logprobs"] = self.logprobs_PNT[inside_PNT]
+        return {name: value.contiguous() for name, value in packed.items()}
 
     @classmethod
     def unpacked(
@@ -114,10 +109,11 @@ class Rollouts:
     ) -> Rollouts:
         """Return the rollouts that `packed` made tensors of."""
         lengths_PN, finished_PN = packed["lengths"], packed["finished"]
-        inside_PNT = torch.arange(int(lengths_PN.max())) < lengths_PN[..., None]
-        tokens_PNT = torch.full(inside_PNT.shape, pad_token_id)
+        device = lengths_PN.device
+        inside_PNT = torch.arange(int(lengths_PN.max()), device=device) < lengths_PN[..., None]
+        tokens_PNT = torch.full(inside_PNT.shape, pad_token_id, device=device)
         tokens_PNT[inside_PNT] = packed["tokens"].long()
-        logprobs_PNT = torch.zeros(inside_PNT.shape)
+        logprobs_PNT = torch.zeros(inside_PNT.shape, device=device)
         logprobs_PNT[inside_PNT] = packed.get("logprobs", torch.tensor(torch.nan))
         stats = packed.get("entropy"), packed.get("certainty")
         return cls(tokens_PNT, logprobs_PNT, lengths_PN, finished_PN.bool(), version, *stats)

@@ -10,13 +10,12 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from real.engines.rollouts import Prompts, Rollouts, Sampling, Stages, check_prompts, shard_requests
@@ -140,10 +139,12 @@ class Samples:
         return ~ends_B
 
     def rollouts(self, version: int) -> Rollouts:
-        """Return the samples as (R, T) rollouts, not yet split into prompts and responses."""
+        """Return the samples as (R, 1, T) rollouts, not yet split into prompts and responses."""
         tokens_RT, logprobs_RT = self.tokens_TR[: self.used].T, self.logprobs_TR[: self.used].T
-        means = self.stats.means(self.lengths_R) if self.stats else (None, None)
-        return Rollouts(tokens_RT, logprobs_RT, self.lengths_R, self.finished_R, version, *means)
+        columns = [tokens_RT, logprobs_RT, self.lengths_R, self.finished_R]
+        means = self.stats.means(self.lengths_R) if self.stats else ()
+        tokens, logprobs, lengths, finished, *stats = [c[:, None] for c in (*columns, *means)]
+        return Rollouts(tokens, logprobs, lengths, finished, version, *stats)
 
 
 class BufferedLayer(DynamicLayer):
@@ -243,15 +244,17 @@ class TransformersEngine:
         # Prompts of like length share a batch: it has less padding, or none and needs no mask.
         order = sorted(range(len(part)), key=lambda row: len(prompts[part[row][0]]))
         rows = [part[row] for row in order]
-        parts = []
+        parts: list[dict[str, Tensor]] = []
         with WideHead.constant(self.model):
             for start in range(0, len(rows), chunk):
                 pairs = rows[start : start + chunk]
                 uniforms_BT = uniforms_RT[[p * n + i for p, i in pairs]]
                 numbers = [p for p, _ in pairs]
-                parts.append(self._sample_rows(prompts, numbers, uniforms_BT, sampling))
-        places = torch.tensor(order).argsort()
-        return _joined(parts, self.pad_token_id).arranged(places, n if self.share[1] == 1 else 1)
+                found = self._sample_rows(prompts, numbers, uniforms_BT, sampling)
+                parts.append(found.packed())
+        packed = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        joined = Rollouts.unpacked(packed, self.version, self.pad_token_id)
+        return joined.arranged(torch.tensor(order).argsort(), n if self.share[1] == 1 else 1)
 
     def release(self) -> None:
         """Do nothing: the model is the trainer's."""
@@ -364,15 +367,3 @@ def stated_request(
     uniforms(len(prompts) * n, sampling.max_tokens, chunk_rows(max_rows, n), generator)
     asked = {"prompts": [*map(list, prompts)], "n": n, "sampling": asdict(sampling)}
     return {**asked, "state": state, "share": share}
-
-
-def _joined(parts: list[Rollouts], pad_token_id: int) -> Rollouts:
-    """Join (R, T) rollouts of chunks of rows to (R, 1, T) ones."""
-    longest = max(part.tokens_PNT.shape[-1] for part in parts)
-    for part in parts:
-        room = (0, longest - part.tokens_PNT.shape[-1])
-        part.tokens_PNT = pad(part.tokens_PNT, room, value=pad_token_id)
-        part.logprobs_PNT = pad(part.logprobs_PNT, room)
-    named = {name: [getattr(part, name) for part in parts] for name in parts[0].tensors()}
-    joined: dict[str, Any] = {name: torch.cat(tensors)[:, None] for name, tensors in named.items()}
-    return replace(parts[0], **joined)

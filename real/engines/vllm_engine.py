@@ -190,8 +190,6 @@ def repack_tied_head(worker: Any) -> None:
         head.quant_method.process_weights_after_loading(head)
 
 
-Weights = Iterable[tuple[str, torch.Tensor]]
-
 DEFAULTS = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
@@ -238,14 +236,23 @@ class VllmHost:
             responses = self._generate(prompts, params)
         return to_rollouts(responses, n, self.settings.pad_token_id, self.version, "vLLM")
 
-    def load(self, weights: Weights, version: int) -> None:
+    def load(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         """Replace all weights, empty the prefix cache of the old ones, and name the new ones."""
         self.version = None
         with _died("loading weights"):
             if self.settings.device == "cuda":
                 torch.cuda.empty_cache()
             self.llm.wake_up(["weights"])
-            self._load(weights)
+            rpc = self.llm.collective_rpc
+            if self.settings.n_gpus == 1:
+                rpc("reload_weights", kwargs={"weights_iterator": weights})
+                rpc(repack_tied_head)
+                rpc(collect_memory)
+            else:
+                # Tensors do not cross over to vLLM's own processes: each of them opens the buckets.
+                assert isinstance(weights, Delivery)
+                for number, part in enumerate(weights.parts):
+                    rpc(load_part, args=(part, number == 0))
             self._wake(version)
 
     def adapt(self, adapters: Path, version: int) -> None:
@@ -293,18 +300,6 @@ class VllmHost:
             raise EngineDied("vLLM: the prefix cache was not emptied, requests are running")
         self.llm.update_weight_version(str(version))
         self.version = version
-
-    def _load(self, weights: Weights) -> None:
-        rpc = self.llm.collective_rpc
-        if self.settings.n_gpus == 1:
-            rpc("reload_weights", kwargs={"weights_iterator": weights})
-            rpc(repack_tied_head)
-            rpc(collect_memory)
-            return
-        # Tensors do not cross over to vLLM's own processes: each of them opens the buckets.
-        assert isinstance(weights, Delivery)
-        for number, part in enumerate(weights.parts):
-            rpc(load_part, args=(part, number == 0))
 
     def _generate(self, prompts: Prompts, params: list[Any]) -> list[list[SampledResponse]]:
         texts = [{"prompt_token_ids": [*prompt]} for prompt in prompts]

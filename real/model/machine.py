@@ -57,7 +57,10 @@ def in_phase(phase: str) -> Iterator[None]:
     except Exception as error:
         kind = _kind(error)
         if kind is not None:
-            line = _line(error)
+            # The first sentence of the line that tells of memory; NCCL puts others before it.
+            lines = str(error).splitlines() or [type(error).__name__]
+            line = next((line for line in lines if "memory" in line.lower()), lines[0])
+            line = line.strip().split(". ")[0]
             remedy = _KNOBS.get(phase, _KNOBS["run"])
             raise UserError(f"{phase}: out of {kind} memory ({line}); {remedy}") from error
         if phase != "run" and not phase_of(error):
@@ -83,13 +86,6 @@ def _kind(error: Exception) -> str | None:
     if full or isinstance(error, MemoryError) or any(name in words for name in _MAIN):
         return "main"
     return None
-
-
-def _line(error: Exception) -> str:
-    """Return the first sentence of the line that tells of memory; NCCL puts others before it."""
-    lines = str(error).splitlines() or [type(error).__name__]
-    line = next((line for line in lines if "memory" in line.lower()), lines[0])
-    return line.strip().split(". ")[0]
 
 
 ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")

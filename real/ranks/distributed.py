@@ -189,22 +189,18 @@ def end_rank(rank: int, error: BaseException) -> NoReturn:
             time.sleep(0.1)
     elif not isinstance(error, (UserError, KeyboardInterrupt)):
         traceback.print_exception(error)
-    sentence = _sentence(rank, error)
-    if sentence and not getattr(error, "told", False):
+    if isinstance(error, KeyboardInterrupt):
+        silent = rank > 0 or isinstance(error, Terminated)
+        sentence = "interrupted; what was written so far can be read"
+    else:
+        silent, expected = getattr(error, "told", False), isinstance(error, (UserError, RanksLost))
+        reason = str(error) if expected else f"{type(error).__name__}: {first_line(error)}"
+        sentence = ": ".join(filter(None, [f"rank {rank}", phase_of(error), reason]))
+    if not silent:  # else torchrun, or the first rank, has said it
         print(f"guard-train: {one_line(sentence)}", file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_code(error))
-
-
-def _sentence(rank: int, error: BaseException) -> str:
-    """Return what a rank says at its end; empty where torchrun, or the first rank, says it."""
-    if isinstance(error, KeyboardInterrupt):
-        silent = rank > 0 or isinstance(error, Terminated)
-        return "" if silent else "interrupted; what was written so far can be read"
-    expected = isinstance(error, (UserError, RanksLost))
-    reason = str(error) if expected else f"{type(error).__name__}: {first_line(error)}"
-    return ": ".join(filter(None, [f"rank {rank}", phase_of(error), reason]))
 
 
 def shard(scorer: Any, mesh: DeviceMesh) -> None:
