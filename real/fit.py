@@ -32,8 +32,7 @@ def checked_engine_memory(
     """
     if pick_device(config.device).type != "cuda":
         return None, []
-    free, total = torch.cuda.mem_get_info()
-    return engine_memory(config, folder, world, free, total)
+    return engine_memory(config, folder, world, *torch.cuda.mem_get_info())
 
 
 def engine_memory(
@@ -60,8 +59,7 @@ def engine_memory(
     sums = f"update {plan.update / GIB:.0f}, sampling {plan.sampling / GIB:.0f}"
     parts = [(part.name, max(part.update, part.sampling) / GIB) for part in plan.parts]
     words = ", ".join(f"{name} {size:.2g}" for name, size in parts if size >= 0.05)
-    told = f"memory of each GPU in GiB: {sums} of {plan.usable / GIB:.0f} ({words})"
-    return memory, [told]
+    return memory, [f"memory of each GPU in GiB: {sums} of {plan.usable / GIB:.0f} ({words})"]
 
 
 def remedy(model: PlannedModel, config: TrainConfig, world: int, card: int) -> str:

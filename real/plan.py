@@ -60,14 +60,13 @@ _SHAPE = (
     *("num_attention_heads", "num_key_value_heads", "vocab_size", "max_position_embeddings"),
     *("tie_word_embeddings", "head_dim"),
 )
-_SHAPES = {
-    "Llama-3.2-3B-Instruct": ("llama", 3072, 8192, 28, 24, 8, 128_256, 131_072, True, 128),
-    "Qwen2.5-7B-Instruct": ("qwen2", 3584, 18_944, 28, 28, 4, 152_064, 32_768, False),
-    "Qwen3-4B": ("qwen3", 2560, 9728, 36, 32, 8, 151_936, 40_960, True, 128),
-}
 SHAPES: dict[str, dict[str, Any]] = {
     name: dict(zip(_SHAPE, sizes, strict=False), dtype="bfloat16")
-    for name, sizes in _SHAPES.items()
+    for name, *sizes in (
+        ("Llama-3.2-3B-Instruct", "llama", 3072, 8192, 28, 24, 8, 128_256, 131_072, True, 128),
+        ("Qwen2.5-7B-Instruct", "qwen2", 3584, 18_944, 28, 28, 4, 152_064, 32_768, False),
+        ("Qwen3-4B", "qwen3", 2560, 9728, 36, 32, 8, 151_936, 40_960, True, 128),
+    )
 }
 """Sizes from the models' published config.json, for plans without the model's folder."""
 
@@ -87,8 +86,8 @@ def read_config(model: str) -> Any:
 def multiplied(model: Any) -> int:
     """Return the weights of a model but for input embeddings of their own, which are looked up."""
     n_weights = sum(p.numel() for p in model.parameters())
-    inputs = model.get_input_embeddings().weight
-    return n_weights - (0 if _is_tied(model) else inputs.numel())
+    inputs, head = model.get_input_embeddings().weight, model.get_output_embeddings()
+    return n_weights - (0 if inputs is getattr(head, "weight", None) else inputs.numel())
 
 
 class PlannedModel:
@@ -113,7 +112,7 @@ class PlannedModel:
             for module in model.modules()
             if isinstance(module, GradientCheckpointingLayer)
         ]
-        n_weights = sum(p.numel() for p in model.parameters())
+        n_weights, n_multiplied = sum(p.numel() for p in model.parameters()), multiplied(model)
         # A recurrent model's state counts as the cache of one wide head, which is more.
         heads, kv_heads = attention_heads(text)
         per_head = getattr(text, "head_dim", None) or text.hidden_size // heads
@@ -121,7 +120,7 @@ class PlannedModel:
         adapted = adapted_layers(model, config.lora_targets) if config and rank else []
         return ModelSize(
             n_weights=n_weights,
-            n_multiplied=multiplied(model),
+            n_multiplied=n_multiplied,
             n_layer=max(layers, default=n_weights),
             n_outside=n_weights - sum(layers),
             n_layers=text.num_hidden_layers,
@@ -134,15 +133,10 @@ class PlannedModel:
             norms_heads=any(name.endswith("q_norm") for name, _ in model.named_modules()),
             vocabulary=text.vocab_size,
             n_head=math.prod(model.get_output_embeddings().weight.shape),
-            tied=_is_tied(model),
+            tied=n_multiplied == n_weights,
             stored=self._stored,
             n_adapters=sum(rank * sum(a.weight.shape) for a in adapted),
         )
-
-
-def _is_tied(model: Any) -> bool:
-    head = model.get_output_embeddings()
-    return model.get_input_embeddings().weight is getattr(head, "weight", None)
 
 
 GIB = 2**30
@@ -256,13 +250,12 @@ def state_parts(size: ModelSize, config: TrainConfig, world: int) -> list[Memory
     }
     parts = [MemoryPart(name, n // shards, n // shards) for name, n in bytes_of.items()]
     # While an average answers, the weights are kept aside.
-    aside = trained * kept // shards
+    mean, aside = WIDE * trained // shards, trained * kept // shards
     if Need.TEACHER in rule_of(config).needs:
-        mean = WIDE * trained // shards
         parts.append(MemoryPart("teacher", mean, mean + aside))
     if config.ema_decay > 0:
         on_host = config.offload_optimizer and kept != WIDE
-        mean = 0 if on_host else WIDE * trained // shards
+        mean = 0 if on_host else mean
         parts.append(MemoryPart("average", mean, mean + aside))
     return parts
 

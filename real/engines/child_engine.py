@@ -136,7 +136,12 @@ class ChildEngine:
             send(self._pipe, message)
             answer = self._wait(doing)
         except (EOFError, OSError) as error:
-            raise self._dead(doing) from error
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_EXIT_SECONDS)
+            self._kill()
+            code, line = self._process.returncode, self._last_line()
+            how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+            raise EngineDied(f"engine: its process died during {doing} ({how}){line}") from error
         if "error" in answer:
             if answer["kind"] == "died":
                 self._kill()
@@ -156,14 +161,6 @@ class ChildEngine:
             f"engine: no sign of life for {self.timeout:g} s during {doing}, its process was "
             f"killed{self._last_line()}; raise engine_timeout if it only needs more time"
         )
-
-    def _dead(self, doing: str) -> EngineDied:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_EXIT_SECONDS)
-        self._kill()
-        code = self._process.returncode
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        return EngineDied(f"engine: its process died during {doing} ({how}){self._last_line()}")
 
     def _last_line(self) -> str:
         self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - 4096))

@@ -194,16 +194,16 @@ class BufferedLayer(DynamicLayer):
         return buffer
 
 
-def chunk_rows(max_rows: int, n: int) -> int:
-    """Return the rows of a chunk: whole prompts where they fit, so that each is read once."""
-    return max_rows // n * n or max_rows
-
-
-def uniforms(rows: int, width: int, chunk: int, generator: torch.Generator) -> Tensor:
-    """Draw (R, T) uniforms for all ranks, by the chunk: a GPU's draws depend on their number."""
-    sizes = [min(chunk, rows - start) for start in range(0, rows, chunk)]
-    device = generator.device
-    return torch.cat([torch.rand((n, width), generator=generator, device=device) for n in sizes])
+def uniforms(
+    n_prompts: int, n: int, width: int, max_rows: int, generator: torch.Generator
+) -> tuple[Tensor, int]:
+    """Draw (R, T) uniforms for all ranks, by the chunk; returns the rows of a chunk too."""
+    rows, device = n_prompts * n, generator.device
+    # Whole prompts where they fit, so that each is read once.
+    chunk = max_rows // n * n or max_rows
+    # One by one, since a GPU's draws depend on their number.
+    sizes = [(min(chunk, rows - start), width) for start in range(0, rows, chunk)]
+    return torch.cat([torch.rand(s, generator=generator, device=device) for s in sizes]), chunk
 
 
 class TransformersEngine:
@@ -238,8 +238,8 @@ class TransformersEngine:
     ) -> Rollouts:
         """Sample `n` responses to each prompt, with log-probs before the cut at `top_p`."""
         check_prompts(prompts, n, sampling.max_tokens, max_positions(self.model))
-        chunk = chunk_rows(self.max_rows, n)
-        uniforms_RT = uniforms(len(prompts) * n, sampling.max_tokens, chunk, generator)
+        size = len(prompts), n, sampling.max_tokens, self.max_rows
+        uniforms_RT, chunk = uniforms(*size, generator)
         part = shard_requests(len(prompts), n, self.share)
         # Prompts of like length share a batch: it has less padding, or none and needs no mask.
         order = sorted(range(len(part)), key=lambda row: len(prompts[part[row][0]]))
@@ -303,11 +303,10 @@ class _Batch:
         """Read each prompt once; short prompts are padded on the left."""
         self.source_B = source_B
         """(B,) the row that each response goes on from."""
-        self._shares = engine.shares_rows
-        self.model, self.options = engine.model, engine.last_only
-        self.cache = DynamicCache(config=self.model.config)
+        self._engine = engine
+        self.cache = DynamicCache(config=engine.model.config)
         self.length = max(map(len, prompts))
-        capacity, device = self.length + max_tokens, self.model.device
+        capacity, device = self.length + max_tokens, engine.model.device
         pad = engine.pad_token_id
         ids = [[pad] * (self.length - len(prompt)) + [*prompt] for prompt in prompts]
         self.sizes_N = torch.tensor([len(prompt) for prompt in prompts], device=device)
@@ -326,7 +325,7 @@ class _Batch:
 
     def advance(self, token_B: Tensor) -> None:
         """Append one token to every response and compute the logits of the next one."""
-        if self._shares:
+        if self._engine.shares_rows:
             pairs_2B = torch.stack([self.source_B, token_B])
             (parent_N, token_N), child_B = pairs_2B.unique(dim=1, return_inverse=True)
         else:
@@ -347,11 +346,11 @@ class _Batch:
         self.sizes_N = self.sizes_N + 1
 
     def _forward(self, ids_NL: Tensor, positions_NL: Tensor | None) -> Tensor:
-        options: dict[str, Any] = {"past_key_values": self.cache, "use_cache": True, **self.options}
+        engine, options = self._engine, {"past_key_values": self.cache, "use_cache": True}
         if self.mask_NL is not None:
             options["attention_mask"] = self.mask_NL[:, : self.length]
             options["position_ids"] = positions_NL
-        return self.model(input_ids=ids_NL, **options).logits[:, -1]
+        return engine.model(input_ids=ids_NL, **options, **engine.last_only).logits[:, -1]
 
 
 def stated_request(
@@ -364,6 +363,6 @@ def stated_request(
 ) -> dict[str, Any]:
     """Return what an engine in another process draws the same from; moves the generator as far."""
     state = bytes(generator.get_state().tolist()).hex()
-    uniforms(len(prompts) * n, sampling.max_tokens, chunk_rows(max_rows, n), generator)
+    uniforms(len(prompts), n, sampling.max_tokens, max_rows, generator)
     asked = {"prompts": [*map(list, prompts)], "n": n, "sampling": asdict(sampling)}
     return {**asked, "state": state, "share": share}

@@ -232,8 +232,18 @@ class VllmHost:
             params = [self._sampling_params(**values, flat_logprobs=True) for values in requests]
         except self._refusals as error:  # such as a temperature above 2
             raise EngineError(f"vLLM: {first_line(error)}") from error
+        done: dict[int, list[SampledResponse]] = {}
         with _died("sampling"):
-            responses = self._generate(prompts, params)
+            texts = [{"prompt_token_ids": [*prompt]} for prompt in prompts]
+            self.llm.enqueue(texts, params, use_tqdm=False, lora_request=self._adapters)
+            while self.llm.llm_engine.has_unfinished_requests():
+                for output in self.llm.llm_engine.step():
+                    if output.finished:
+                        row = sorted(output.outputs, key=lambda one: one.index)
+                        done[int(output.request_id)] = [_in_arrays(one) for one in row]
+                self.progress()
+        # Requests are numbered in the order in which they were given.
+        responses = [done[number] for number in sorted(done)]
         return to_rollouts(responses, n, self.settings.pad_token_id, self.version, "vLLM")
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
@@ -301,20 +311,6 @@ class VllmHost:
         self.llm.update_weight_version(str(version))
         self.version = version
 
-    def _generate(self, prompts: Prompts, params: list[Any]) -> list[list[SampledResponse]]:
-        texts = [{"prompt_token_ids": [*prompt]} for prompt in prompts]
-        self.llm.enqueue(texts, params, use_tqdm=False, lora_request=self._adapters)
-        engine = self.llm.llm_engine
-        done: dict[int, list[SampledResponse]] = {}
-        while engine.has_unfinished_requests():
-            for output in engine.step():
-                if output.finished:
-                    row = sorted(output.outputs, key=lambda one: one.index)
-                    done[int(output.request_id)] = [_in_arrays(one) for one in row]
-            self.progress()
-        # Requests are numbered in the order in which they were given.
-        return [done[number] for number in sorted(done)]
-
 
 def _in_arrays(output: Any) -> SampledResponse:
     """Return a response of vLLM's; tens of thousands may wait for the last one."""
@@ -350,11 +346,9 @@ def _died(doing: str) -> Iterator[None]:
         raise
     # EngineDeadError is an Exception of its own kind; what breaks first is mostly a RuntimeError.
     except Exception as error:
-        hint = ""
-        if "out of memory" in str(error).lower():
-            hint = "; lower engine_memory, max_rows or max_tokens_per_microbatch"
-        elif "free memory" in str(error).lower():
-            hint = "; lower engine_memory"
+        said = str(error).lower()
+        hint = "; lower engine_memory" if "out of memory" in said or "free memory" in said else ""
+        hint += ", max_rows or max_tokens_per_microbatch" * ("out of memory" in said)
         raise EngineDied(
             f"vLLM: failed while {doing} ({type(error).__name__}: {first_line(error)}){hint}"
         ) from error

@@ -154,7 +154,14 @@ class NcclTransfer:
             ) from error
         source = weight_source(base, model, self._dtype)
         workers = int(self._http.get("/get_world_size")["world_size"])
-        address, port = _own_address(self._http.url)
+        url = urlsplit(self._http.url)
+        # This machine as the server sees it, and a free port.
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((url.hostname or "127.0.0.1", url.port or 80))
+            address = probe.getsockname()[0]
+        with socket.socket() as listening:
+            listening.bind((address, 0))
+            port = listening.getsockname()[1]
         info = nccl_engine.NCCLTrainerInitInfo(
             master_address=address, master_port=port, world_size=workers + 1, rank=0
         )
@@ -178,17 +185,6 @@ def weight_source(base: Any, model: Any, dtype: torch.dtype | None) -> Any:
     metadata: Any = cached_property(described) if cached else described
     content = {"metadata": metadata, "__iter__": weights, "iter_full": weights}
     return type("Source", (base.WeightSource,), content)()
-
-
-def _own_address(url: str) -> tuple[str, int]:
-    """Return the address of this machine as the server sees it, and a free port."""
-    parts = urlsplit(url)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((parts.hostname or "127.0.0.1", parts.port or 80))
-        address = probe.getsockname()[0]
-    with socket.socket() as listening:
-        listening.bind((address, 0))
-        return address, listening.getsockname()[1]
 
 
 _POLL_SECONDS = 0.5

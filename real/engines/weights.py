@@ -1,8 +1,7 @@
 """A model's weights as engines take them, and their way to an engine's process.
 
 The trainer fills a bucket, the engine's process loads what is in it, and the trainer goes on with
-the next. On a CPU it is a file that both map: one with room for all weights if possible, filled by
-the ranks of a machine together. On a GPU it is memory of the device, opened through CUDA IPC.
+the next. On a CPU it has room for all weights if possible, and a machine's ranks fill it together.
 """
 
 from __future__ import annotations
@@ -255,13 +254,11 @@ class WeightSender:
         weights = {name: whole_tensor(value) for name, value in adapter_weights(model)}
         if self._ask is None:
             return
-        folder = self._folder / ADAPTERS
+        folder, dtype = self._folder / ADAPTERS, self._route.dtype
         with writing(folder):
             folder.mkdir(exist_ok=True)
             (folder / "adapter_config.json").write_text(json.dumps(adapter_config(model)))
-            sent = {
-                n: value.to("cpu", self._route.dtype).contiguous() for n, value in weights.items()
-            }
+            sent = {n: value.to("cpu", dtype).contiguous() for n, value in weights.items()}
             save_file(sent, folder / "adapter_model.safetensors")
 
     def _send_weights(self, model: Any, version: int) -> None:

@@ -24,15 +24,13 @@ _LIBRARIES = ("cuda", "nccl", "hip")
 """One of them is in the message of an allocation by the driver or by NCCL."""
 
 _NOTE = "phase: "
-_SAMPLE = "lower max_rows, or with vLLM engine_memory"
 _UPDATE = (
     "lower max_tokens_per_microbatch, or set gradient_checkpointing, dtype bfloat16, "
     "offload_optimizer or lora_rank"
 )
+_SAMPLING = "rollout", "further", "evaluation"
 _KNOBS = {
-    "rollout": _SAMPLE,
-    "further": _SAMPLE,
-    "evaluation": _SAMPLE,
+    **dict.fromkeys(_SAMPLING, "lower max_rows, or with vLLM engine_memory"),
     "grade": "lower max_tokens_per_microbatch or max_rows, or with vLLM engine_memory",
     "update": _UPDATE,
     "sync": f"with vLLM lower engine_memory; else {_UPDATE}",
@@ -55,8 +53,7 @@ def in_phase(phase: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        kind = _kind(error)
-        if kind is not None:
+        if (kind := _kind(error)) is not None:
             # The first sentence of the line that tells of memory; NCCL puts others before it.
             lines = str(error).splitlines() or [type(error).__name__]
             line = next((line for line in lines if "memory" in line.lower()), lines[0])

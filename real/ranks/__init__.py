@@ -44,5 +44,4 @@ def model_copies(world: int, fsdp_size: int) -> int:
 
 def speaks() -> bool:
     """True for the process that prints messages."""
-    process = launched()
-    return process is None or process.rank == 0
+    return (process := launched()) is None or process.rank == 0

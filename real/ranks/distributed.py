@@ -286,12 +286,11 @@ class Pieces(NamedTuple):
 
     def rows(self, start: int, stop: int) -> Tensor:
         """Rows from `start` up to `stop`, copied."""
-        pieces, end = [], 0
+        pieces, begin = [], 0
         for part in self.parts:
-            begin, end = end, end + len(part)
-            if begin < stop and end > start:
-                pieces.append(part[max(start - begin, 0) : stop - begin])
-        return torch.cat(pieces) if pieces else self.parts[0][:0].clone()
+            pieces.append(part[max(start - begin, 0) : max(stop - begin, 0)])
+            begin += len(part)
+        return torch.cat(pieces)
 
     def whole(self) -> Tensor:
         """All rows."""

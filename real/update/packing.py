@@ -134,8 +134,11 @@ def plan(
     """
     bundle = 1 if width is None else _bundle_size(groups, counts, most, width, world)
     rows = _rows(groups, counts, bundle)
-    if bundle > 1:
-        rows = [_without_repeats(row, groups) for row in rows]
+    for number, row in enumerate(rows if bundle > 1 else ()):
+        # Prefixes that the responses of a bundle share count once.
+        group = groups[row.places[0][0]]
+        _, new_DT, _ = _prefixes(take(group, [k for _, k in row.places]))
+        rows[number] = row._replace(length=group.prompt_L.shape[0] + int(new_DT.sum()))
     rows.sort(key=lambda row: (-row.length, row.places))
     # Back and forth over the ranks, so that no rank gets the longer row every time.
     turns = [*range(world), *reversed(range(world))]
@@ -190,13 +193,6 @@ def _rows(groups: Sequence[Group], counts: Sequence[RowCounts], bundle: int = 1)
             n_tokens = sum(lengths[row] - 1 for _, row in bundled)
             rows.append(PackedRow(tuple(bundled), group.prompt_L.shape[0] + n_tokens))
     return rows
-
-
-def _without_repeats(row: PackedRow, groups: Sequence[Group]) -> PackedRow:
-    """The row of a bundle with prefixes that its responses share counted once."""
-    group = groups[row.places[0][0]]
-    _, new_DT, _ = _prefixes(take(group, [k for _, k in row.places]))
-    return row._replace(length=group.prompt_L.shape[0] + int(new_DT.sum()))
 
 
 def _prefixes(part: Group) -> tuple[Tensor, Tensor, Tensor]:
@@ -287,12 +283,10 @@ class MicroBatch:
     score_of_counted: Tensor | None = None
     """In bundles which of the n scores each token of `counted_RT` has."""
 
-    def stacked(self, name: str, missing: float = 0.0) -> Tensor:
-        """(R, T) or (R,) values of that field of all rows; `missing` where a problem has None."""
-        full: list[Tensor] = []
-        for part in self.parts:
-            values = getattr(part, name)
-            full.append(torch.full_like(part.old_KT, missing) if values is None else values)
+    def stacked(self, name: str) -> Tensor:
+        """(R, T) or (R,) values of that field of all rows; 1 where a problem has None."""
+        pairs = [(getattr(part, name), part.old_KT) for part in self.parts]
+        full = [torch.ones_like(old) if values is None else values for values, old in pairs]
         return _stack(full, self.counted_RT.shape[1])
 
     def unfold(self, values_n: Tensor) -> Tensor:
