@@ -82,7 +82,6 @@ def update_flops(n_multiplied: int, config: TrainConfig) -> float:
 PROMPT_TOKENS = 150
 """Of the problems that a plan assumes."""
 
-
 ASSUMED = {
     # Shares of the data sheet: operations per second of an update and of sampling, and bytes per
     # second at which decoding reads weights and cache.
@@ -147,11 +146,6 @@ class Speed:
         """Mean tokens of a response, at most those of the longest."""
         return min(self.machines.mean_tokens, self.config.max_response_tokens or 1)
 
-    @property
-    def votes_twice(self) -> bool:
-        """The rule samples second votes, as many as the first."""
-        return bool(SECOND_VOTES & rule_of(self.config).needs)
-
     def step(self) -> dict[str, float]:
         """Return the seconds of each phase of one batch, evaluations left out."""
         size, config, rates = self.size, self.config, self.rates
@@ -169,7 +163,7 @@ class Speed:
         network = {"network": self.between_nodes(tokens / n_steps) * n_steps}
         return {
             "rollout": sampling,
-            **({"further": sampling} if self.votes_twice else {}),
+            **({"further": sampling} if SECOND_VOTES & rule_of(config).needs else {}),
             "update": tokens / world * per_token / rates["train_flops"],
             "optimizer": n_steps * adamw,
             "sync": 0.0 if config.engine_kind.native else 2 * size.n_weights / rates["hand_over"],
@@ -223,7 +217,8 @@ class Speed:
         n_steps = config.epochs * n_batches
         every = config.eval_steps or config.eval_every * n_batches
         n_evaluations = (n_steps - 1) // every if every else 0  # that at the end is a full one
-        first = n_problems * config.n_votes * (1 + self.votes_twice)
+        # Second votes are as many as the first.
+        first = n_problems * config.n_votes * (1 + bool(SECOND_VOTES & rule_of(config).needs))
         n_evaluated = n_problems + config.n_held_out
         full, evaluated = n_evaluated * config.n_votes, n_evaluated * config.eval_samples
         # All votes are drawn before training and in the evaluations at the start and the end.

@@ -44,16 +44,15 @@ def _serve(pipe: Connection, folder: Path, make_host: Callable[[dict[str, Any]],
     """Answer requests until one says `close`; an engine that failed ends the process."""
     host: Any = None
     while (message := exchange.receive(pipe))["do"] != "close":
-        answer: dict[str, Any] = {}
         try:
             if host is None:
                 settings = json.loads((folder / exchange.REQUEST).read_text())
                 if (n_threads := settings.pop("threads", None)) is not None:
                     torch.set_num_threads(n_threads)
                 host = make_host(settings)
-                answer["refused_adapters"] = getattr(host, "refused_adapters", None)
+                answer = {"refused_adapters": getattr(host, "refused_adapters", None)}
             else:
-                answer |= _do(host, message, folder, pipe)
+                answer = _do(host, message, folder, pipe)
         except UserError as error:
             kind = "died" if isinstance(error, EngineDied) else type(error).__name__
             answer = {"error": str(error)[:2000], "kind": kind}

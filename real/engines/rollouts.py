@@ -91,8 +91,9 @@ class Rollouts:
 
     def arranged(self, rows_M: torch.Tensor, n: int) -> Rollouts:
         """Return the (M,) responses at these places, prompt by prompt, as prompts with `n` each."""
+        last = self.lengths_PN.ndim - 1
         return self._each(
-            lambda values: values.flatten(0, 1)[rows_M.to(values.device)].unflatten(0, (-1, n))
+            lambda values: values.flatten(0, last)[rows_M.to(values.device)].unflatten(0, (-1, n))
         )
 
     def packed(self) -> dict[str, torch.Tensor]:

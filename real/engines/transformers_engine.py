@@ -139,12 +139,10 @@ class Samples:
         return ~ends_B
 
     def rollouts(self, version: int) -> Rollouts:
-        """Return the samples as (R, 1, T) rollouts, not yet split into prompts and responses."""
+        """Return the samples as (R, T) rollouts, not yet split into prompts and responses."""
         tokens_RT, logprobs_RT = self.tokens_TR[: self.used].T, self.logprobs_TR[: self.used].T
-        columns = [tokens_RT, logprobs_RT, self.lengths_R, self.finished_R]
         means = self.stats.means(self.lengths_R) if self.stats else ()
-        tokens, logprobs, lengths, finished, *stats = [c[:, None] for c in (*columns, *means)]
-        return Rollouts(tokens, logprobs, lengths, finished, version, *stats)
+        return Rollouts(tokens_RT, logprobs_RT, self.lengths_R, self.finished_R, version, *means)
 
 
 class BufferedLayer(DynamicLayer):
@@ -243,11 +241,10 @@ class TransformersEngine:
         part = shard_requests(len(prompts), n, self.share)
         # Prompts of like length share a batch: it has less padding, or none and needs no mask.
         order = sorted(range(len(part)), key=lambda row: len(prompts[part[row][0]]))
-        rows = [part[row] for row in order]
         parts: list[dict[str, Tensor]] = []
         with WideHead.constant(self.model):
-            for start in range(0, len(rows), chunk):
-                pairs = rows[start : start + chunk]
+            for start in range(0, len(order), chunk):
+                pairs = [part[row] for row in order[start : start + chunk]]
                 uniforms_BT = uniforms_RT[[p * n + i for p, i in pairs]]
                 numbers = [p for p, _ in pairs]
                 found = self._sample_rows(prompts, numbers, uniforms_BT, sampling)

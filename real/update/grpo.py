@@ -181,8 +181,7 @@ def _micro_loss(
         streams = batch.stacked("majority_K"), batch.stacked("minority_K")
         per_token, clipped = token_loss(values_RT, old, *streams, config)
         if any(part.correction_KT is not None for part in batch.parts):
-            correction = batch.stacked("correction_KT")
-            per_token = per_token * torch.where(batch.counted_RT, correction, 1.0)
+            per_token = per_token * batch.stacked("correction_KT").where(batch.counted_RT, 1.0)
         loss = _weighted_sum(per_token, batch, config)
         if config.kl_coef > 0:
             assert reference is not None

@@ -84,8 +84,7 @@ class _Sum:
 
     def _widened(self) -> Tensor:
         if self._wide is None:
-            like = self._parameter
-            self._wide = torch.empty_like(like, dtype=torch.float32, requires_grad=False)
+            self._wide = torch.empty_like(self._parameter, dtype=torch.float32, requires_grad=False)
         return self._wide
 
 
