@@ -22,14 +22,8 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from guard_core.advantages import (
-    PolicyStreams,
-    bonus_shares,
-    kept_factor,
-    majority_advantages,
-    minority_advantages,
-    standardise,
-)
+from guard_core import advantages
+from guard_core.advantages import PolicyStreams
 from guard_core.config import ConfigError, GuardConfig, check_fields, settings
 from guard_core.decision import Decision
 from guard_core.votes import Array, Votes, as_ids, as_numpy, check_ids
@@ -295,7 +289,7 @@ def response_streams(
     votes, majority = obs.votes, rule_advantages(rule, obs, decision, config)
     if rule.pays_label():
         majority = np.take_along_axis(majority, obs.trained, axis=-1)
-    minority = minority_advantages(votes.samples, votes.n_samples, decision, config)
+    minority = advantages.minority_advantages(votes.samples, votes.n_samples, decision, config)
     return majority, np.take_along_axis(minority, obs.trained, axis=-1)
 
 
@@ -305,23 +299,23 @@ def rule_advantages(
     """(..., P, K) majority stream before `beta`; (..., P, A + 1) of a rule that pays the label."""
     votes = obs.votes
     if rule.pays_label():
-        return majority_advantages(votes.samples, votes.n_samples, decision, config)
+        return advantages.majority_advantages(votes.samples, votes.n_samples, decision, config)
     shape = (*decision.label.shape, votes.n_samples)
     rewards = _checked(rule, "pay", rule.pay(obs, decision.label), shape, -np.inf)
     s = settings(config, votes.n_votes, votes.n_samples)
     if s.weight_on_reward:
         rewards = rewards * decision.weight[..., None]
     kept = ~decision.skip if s.skip_by_drop else None
-    majority = standardise(rewards, config.advantages.advantage_scale, kept=kept)
+    majority = advantages.standardise(rewards, config.advantages.advantage_scale, kept=kept)
     direct = rule.is_direct(obs, decision.label)
     if direct is not None:
         majority = np.where(direct[..., None], rewards, majority)
     if s.mix_bonus:
         # On candidates, in units of the mean |advantage|.
         size = decision.beta * np.mean(np.abs(majority), axis=-1)
-        shares = np.take_along_axis(bonus_shares(decision), obs.trained, axis=-1)
+        shares = np.take_along_axis(advantages.bonus_shares(decision), obs.trained, axis=-1)
         majority = majority + size[..., None] * shares
-    return majority * kept_factor(decision, config)[..., None]
+    return majority * advantages.kept_factor(decision, config)[..., None]
 
 
 def weighed(rule: Rule, obs: Observations, label: Array, streams: PolicyStreams) -> PolicyStreams:

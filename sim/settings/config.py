@@ -7,15 +7,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal
 
-from guard_core.config import (
-    GuardConfig,
-    Interval,
-    NotNegative,
-    Positive,
-    Share,
-    ShareBelowOne,
-    check_fields,
-)
+from guard_core import GuardConfig
+from guard_core.config import Interval, NotNegative, Positive, Share, ShareBelowOne, check_fields
 from guard_core.rules import RULES, make_rule
 from guard_core.schedule import scheduled_steps, step_factors
 from lab.base.arms import BASELINE, DEFAULT_GUARD, OWN, check_fit, check_measured_rule, guard_of

@@ -23,15 +23,9 @@ from lab.base.own_rules import load_rules
 from lab.base.roles import Role, having, roles_of
 from lab.base.settings import check_unchanged, from_values, to_values
 from lab.base.stats import contrast_table, estimate
+from lab.compare import effort
 from lab.compare.collection import GRID, RESULTS
-from lab.compare.effort import (
-    BEST_RIVAL,
-    METRIC,
-    best_rival,
-    guarded_and_rival,
-    own_best,
-    own_best_words,
-)
+from lab.compare.effort import METRIC
 from lab.compare.tables import facts, gap, rule_table, with_vote
 from lab.measures import MEASURES, METRICS, Metric, measured
 from lab.measures.fate import FATES, MIN_VISITS, fates
@@ -91,10 +85,10 @@ def contrasts(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     for cell, part in groups(rows, others) if "step" in by else ():
         if len(unique(part, "step")) > 1:
             settings = {**dict(zip(others, cell, strict=True)), "step": np.nan}
-            best = own_best(part, ["step"])
-            both = guarded_and_rival(best, best_rival(part))
+            best = effort.own_best(part, ["step"])
+            both = effort.guarded_and_rival(best, effort.best_rival(part))
             parts.append(_differences(best, BEST, settings))
-            parts.append(where(_differences(both, BEST, settings), against=BEST_RIVAL))
+            parts.append(where(_differences(both, BEST, settings), against=effort.BEST_RIVAL))
     return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
 
 
@@ -208,7 +202,7 @@ def report(rows: pd.DataFrame, config: SimConfig, out: Path) -> None:
             shown = select(voted, voted["arm"].ne(ALL_VOTES))  # near the vote of a visit
             _print_own_best(where(shown, status="done", policy=policy), policy)
             if policy == config.policy:
-                print("\n".join(own_best_words(where(part, status="done"))))
+                print("\n".join(effort.own_best_words(where(part, status="done"))))
     print(_STAR)
     if len(own) < len(voted):
         print(f"all steps: {out / GRID / RESULTS}; all differences: {out / TABLE}")
@@ -297,7 +291,7 @@ def _print_contrasts(rows: pd.DataFrame, title: str) -> None:
 
 
 def _print_own_best(rows: pd.DataFrame, policy: str) -> None:
-    best = own_best(rows, ["step"])
+    best = effort.own_best(rows, ["step"])
     lines = []
     for (arm,), part in groups(best, ["arm"]):
         steps = ", ".join(f"{step:g}" for step in sorted(unique(part, "step")) if trains(arm))

@@ -51,26 +51,8 @@ from guard_core import Votes
 from guard_core.rules import Need, Observations, Rule
 from guard_core.rules.rule import SECOND_VOTES
 from sim.settings.config import SimConfig
-from sim.world.sampling import (
-    CONFIDENCE,
-    ODDNESS,
-    RULE,
-    SECOND,
-    SECOND_ORDER,
-    TOOL,
-    VERDICT,
-    Bools,
-    Floats,
-    Ints,
-    Shorts,
-    draw_row,
-    fill_lanes,
-    fold,
-    room_for,
-    stream,
-    unit,
-    word,
-)
+from sim.world import sampling
+from sim.world.sampling import Bools, Floats, Ints, Shorts, draw_row, fold, room_for, stream, unit
 
 MIDDLE = 4 * 255
 """Mean of a sum of eight bytes."""
@@ -109,7 +91,7 @@ def with_unparseable(counts_RPA: Ints, n: int) -> Ints:
 @njit(inline="always")
 def bell(key: Any, draw: Any) -> Any:
     """A sum of eight bytes minus `MIDDLE`, a whole number: draw 0, 1, ... of a key."""
-    x = word(key, draw)
+    x = sampling.word(key, draw)
     x = (x & _BYTES) + ((x >> _S8) & _BYTES)
     x = x + (x >> _S32)
     return np.int64((x + (x >> _S16)) & _LAST) - MIDDLE
@@ -149,8 +131,8 @@ def draw_second(
     counts_RPA = np.empty((R, P, A), np.int64)
     room_3C, trained_A, q_A, other_A = room_for(A), np.empty(A, np.int64), np.empty(A), np.empty(A)
     for r in range(R):
-        key = stream(seed, first + r, SECOND, epoch)
-        order_key = stream(seed, first + r, SECOND_ORDER, 0)
+        key = stream(seed, first + r, sampling.SECOND, epoch)
+        order_key = stream(seed, first + r, sampling.SECOND_ORDER, 0)
         for p in range(P):
             for a in range(A):
                 q_A[a] = p_RPA[r, p, a]
@@ -229,13 +211,14 @@ class AnswerObserver:
             if need in needs:
                 observed[need] = self.confidence(visit, answers_RPV, scale)
         if Need.TOOL in needs:
-            observed["tool"] = self.confirmed(TOOL, visit, answers_RPV)
+            observed["tool"] = self.confirmed(sampling.TOOL, visit, answers_RPV)
         if needs & SECOND_VOTES:
             observed["second"] = listed(self.second(visit), votes.n_votes)
         if Need.SIMILARITY in needs:
             answers_RPK = answers_RPV[..., : votes.n_samples]
             observed["similarity"] = similarities(answers_RPK, self.ordinary(visit), self.signal)
-        draws_RPD = self._numbers(RULE, visit, self.rule.n_draws(votes.n_votes, votes.n_samples))
+        n_draws = self.rule.n_draws(votes.n_votes, votes.n_samples)
+        draws_RPD = self._numbers(sampling.RULE, visit, n_draws)
         return Observations(votes, draws_RPD, answers_RPV, prior=prior_RPA, **observed)
 
     def answers(self, visit: ObservedVisit) -> Shorts:
@@ -248,7 +231,7 @@ class AnswerObserver:
     def confidence(self, visit: ObservedVisit, answers_RPV: Shorts, scale: Scale) -> Floats:
         """(R, P, V) confidence of the responses."""
         s, (mean, slope) = self.signal, scale
-        noise_RPV = self._numbers(CONFIDENCE, visit, answers_RPV.shape[-1])
+        noise_RPV = self._numbers(sampling.CONFIDENCE, visit, answers_RPV.shape[-1])
         noise_RPV *= np.sqrt(1 - s * s) / WIDTH
         right_RPV = answers_RPV == visit.truth_RP[..., None]
         return mean + slope * (np.where(right_RPV, s, -s) + noise_RPV)
@@ -265,12 +248,12 @@ class AnswerObserver:
 
     def ordinary(self, visit: ObservedVisit) -> Floats:
         """(R, P, K) how ordinary each trained response is."""
-        uniform_RPK = self._numbers(ODDNESS, visit, visit.votes.n_samples)
+        uniform_RPK = self._numbers(sampling.ODDNESS, visit, visit.votes.n_samples)
         return U_STEP * (np.floor(uniform_RPK * 2.0**16) + 0.5) - 1.0
 
     def verdicts(self, visit: ObservedVisit, answers_RPQ: Ints) -> NDArray[np.int8]:
         """(R, P, Q) verdicts on responses with these answers, -2 where nothing is asked."""
-        yes_RPQ = self.confirmed(VERDICT, visit, answers_RPQ)
+        yes_RPQ = self.confirmed(sampling.VERDICT, visit, answers_RPQ)
         return np.where(answers_RPQ == -2, -1, yes_RPQ).astype(np.int8)
 
     def confirmed(self, purpose: int, visit: ObservedVisit, answers_RPQ: NDArray[Any]) -> Bools:
@@ -288,14 +271,14 @@ class AnswerObserver:
 def numbers(seed: int, first: int, purpose: int, epoch: int, problems_RP: Ints, D: int) -> Floats:
     """(R, P, D) numbers: uniform in [0, 1), and for `CONFIDENCE` as of `bell`."""
     R, P = problems_RP.shape
-    out_RPD = np.empty((R, P, D))
+    x_RPD = np.empty((R, P, D))
     for r in range(R):
         key = stream(seed, first + r, purpose, epoch)
         for p in range(P):
             leaf = fold(key, problems_RP[r, p])
-            if purpose == RULE:
-                fill_lanes(leaf, out_RPD[r, p])
+            if purpose == sampling.RULE:
+                sampling.fill_lanes(leaf, x_RPD[r, p])
                 continue
             for d in range(D):
-                out_RPD[r, p, d] = bell(leaf, d) if purpose == CONFIDENCE else unit(leaf, d)
-    return out_RPD
+                x_RPD[r, p, d] = bell(leaf, d) if purpose == sampling.CONFIDENCE else unit(leaf, d)
+    return x_RPD
