@@ -39,18 +39,8 @@ from lab.signals import stop_with_parent, stops_held
 from lab.trace.manifest import LOCK_NAME, locked, provenance
 from sim.settings.config import Preset, SimConfig
 from sim.settings.machine_code import compilation_shown, nothing_compiled
-from sim.studies.jobs import (
-    FACTS,
-    FILES,
-    Assignments,
-    SweepJob,
-    check_files,
-    check_grid,
-    contents,
-    job_of,
-    perform,
-    read,
-)
+from sim.studies import jobs
+from sim.studies.jobs import FACTS, FILES, Assignments, SweepJob, contents, perform
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -93,7 +83,7 @@ class Sweep:
 
     def __post_init__(self) -> None:
         axes = (item for group in self.groups for item in group.items())
-        check_grid(self.base, self.arms, axes)
+        jobs.check_grid(self.base, self.arms, axes)
         if not self.names:
             raise UserError("sweep: nothing to vary; give --vary name=values or --preset")
         n_cells = sum(math.prod(map(len, group.values())) for group in self.groups)
@@ -115,11 +105,11 @@ class Sweep:
 
     def pairs(self, files: Mapping[str, str]) -> Pairs:
         """Every cell and arm with its job; a group keeps the settings that it does not vary."""
-        usual = {name: read(self.base, name) for name in self.names}
+        usual = {name: jobs.read(self.base, name) for name in self.names}
         return [
             (
                 {"cell": number, "group": group, **usual, **values, "arm": arm},
-                job_of(self.base, values, arm, files),
+                jobs.job_of(self.base, values, arm, files),
             )
             for number, (group, values) in enumerate(self.cells())
             for arm in self.arms
@@ -170,7 +160,7 @@ def run_sweep(
     varied = [(n, v) for group in sweep.groups for n in FILES for v in group.get(n, ())]
     files = contents([*varied, *((n, getattr(sweep.base, n)) for n in FILES)])
     pairs = sweep.pairs(files)
-    check_files(job.config for _, job in pairs if not job.reason)
+    jobs.check_files(job.config for _, job in pairs if not job.reason)
     grid = {"arms": sweep.arms, "vary": sweep.groups}
     definition = {**grid, "settings": to_values(sweep.base), "files": files}
     with claimed(folder, definition, workers) as place:
@@ -218,42 +208,42 @@ def run_jobs(
     the end, before those of other jobs if `keeps_others`. Returns the rows of these jobs.
     """
     path = folder / RESULTS
-    jobs = {job.key: job for _, job in pairs}
-    rows: dict[str, list[Assignments]] = {key: [] for key in jobs}
+    by_key = {job.key: job for _, job in pairs}
+    rows: dict[str, list[Assignments]] = {key: [] for key in by_key}
     for labels, job in pairs:
         rows[job.key].append(labels)
     there = read_sweep(folder) if path.exists() else pd.DataFrame({"key": []})
-    outcomes = _finished(there, jobs)
-    others = select(there, ~there["key"].isin(jobs)) if keeps_others else there.head(0)
+    outcomes = _finished(there, by_key)
+    others = select(there, ~there["key"].isin(by_key)) if keeps_others else there.head(0)
     # A bar of visits, not cells: cells differ in size, and the remaining time is a rate's.
-    total = sum(job.visits for job in jobs.values())
-    initial = sum(jobs[key].visits for key in outcomes)
+    total = sum(job.visits for job in by_key.values())
+    initial = sum(by_key[key].visits for key in outcomes)
     bar = Bar(total=total, initial=initial, unit="visit", unit_scale=True, disable=not progress)
     try:
         _write(path, pairs, outcomes, others)
         with bar, compilation_shown(bar.set_postfix_str), path.open("a", encoding="utf-8") as file:
             if nothing_compiled():  # workers compile unseen
                 bar.set_postfix_str("compiling")
-            for outcome in _outcomes(jobs, outcomes, workers):
+            for outcome in _outcomes(by_key, outcomes, workers):
                 key = str(outcome["key"].iloc[0])
                 outcomes[key] = outcome
                 file.write(_csv(rows[key], outcome))
                 file.flush()
                 bar.set_postfix_str(f"{len(outcomes)} runs", refresh=False)
-                bar.update(jobs[key].visits)
+                bar.update(by_key[key].visits)
     finally:
         _write(path, pairs, outcomes, others)
     made = read_sweep(folder)
-    return select(made, made["key"].isin(jobs))
+    return select(made, made["key"].isin(by_key))
 
 
 def _outcomes(
-    jobs: Mapping[str, SweepJob], outcomes: Mapping[str, pd.DataFrame], workers: int | None
+    by_key: Mapping[str, SweepJob], outcomes: Mapping[str, pd.DataFrame], workers: int | None
 ) -> Iterator[pd.DataFrame]:
     """Yield the outcome of every job that has none; a control whose arms failed fails with them."""
     for controls in (False, True):
         tasks = []
-        for job in jobs.values():
+        for job in by_key.values():
             if job.key in outcomes or (job.control is not None) != controls:
                 continue
             partners = [outcomes[key] for key in job.partners]
@@ -295,14 +285,14 @@ def pooled(do: Callable[[T], R], tasks: Sequence[T], workers: int | None) -> Gen
         ) from error
 
 
-def _finished(rows: pd.DataFrame, jobs: Mapping[str, SweepJob]) -> dict[str, pd.DataFrame]:
+def _finished(rows: pd.DataFrame, by_key: Mapping[str, SweepJob]) -> dict[str, pd.DataFrame]:
     """The outcomes among the rows of a sweep; failed jobs and torn ones are run again."""
     done = where(rows.reindex(columns=_OUTCOME), status="done")
     done = done.drop_duplicates(subset=["key", "replicate"])
     return {
         str(key): table
         for (key,), table in groups(done, ["key"])
-        if key in jobs and len(table) == jobs[key].config.replicates
+        if key in by_key and len(table) == by_key[key].config.replicates
     }
 
 

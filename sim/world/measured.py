@@ -24,37 +24,14 @@ from numba import njit
 
 from guard_core import Votes
 from sim.settings.config import SimConfig
+from sim.world import training, tree
 from sim.world.observe import with_unparseable
 from sim.world.optimizer import ADAM
 from sim.world.policies import Policy, Update, sample_votes
 from sim.world.populations import P_MIN
 from sim.world.sampling import Floats, Ints, generator
-from sim.world.training import (
-    MAX_GRAD_NORM,
-    WEIGHT_DECAY,
-    Adam,
-    TrainedBatch,
-    add_gradients,
-    draw_batch,
-    leaf_key,
-    move,
-    rows_of,
-    take_in,
-    train_batch,
-)
-from sim.world.tree import (
-    TokenTree,
-    Weights,
-    batch_probs,
-    distance,
-    draw_weights,
-    largest,
-    on_all_weights,
-    read_measured,
-    tree_of,
-    turning,
-    without_unseen,
-)
+from sim.world.training import Adam, TrainedBatch, add_gradients
+from sim.world.tree import TokenTree, Weights, on_all_weights
 
 MOST_UNSEEN, MOST_GROWTH = 0.15, 1.0
 """Beyond one of these a run is outside of the linear range."""
@@ -90,7 +67,7 @@ class Apart(NamedTuple):
 
     def train(
         self,
-        tree: TokenTree,
+        trees: TokenTree,
         adam: Adam,
         taken: int,
         batch: TrainedBatch,
@@ -100,16 +77,16 @@ class Apart(NamedTuple):
         """Take one optimizer step per problem of a batch; as `training.train_batch`."""
         drawn = []
         for p, n in enumerate(batch.problems_P):
-            one = rows_of(batch, p, p + 1)
-            edges, leaves = largest(tree, one.problems_P)
+            one = training.rows_of(batch, p, p + 1)
+            edges, leaves = tree.largest(trees, one.problems_P)
             before_1E, leaves_1L = np.empty((1, edges)), np.empty((1, leaves), np.int64)
-            tokens_1 = draw_batch(tree, self.read_by(n), one, key, before_1E, leaves_1L)
+            tokens_1 = training.draw_batch(trees, self.read_by(n), one, key, before_1E, leaves_1L)
             drawn.append((one, before_1E, leaves_1L, tokens_1[0]))
         gradient_D = np.empty(self.w_ND.shape[1])
         for p, (one, before_1E, leaves_1L, tokens) in enumerate(drawn):
             n, norm_P[p] = batch.problems_P[p], 0.0
             at = self.read_by(n)
-            if not add_gradients(tree, at, adam.kl_coef, one, before_1E, leaves_1L, gradient_D):
+            if not add_gradients(trees, at, adam.kl_coef, one, before_1E, leaves_1L, gradient_D):
                 norm_P[p] = np.nan
                 return taken
             if tokens:
@@ -129,15 +106,15 @@ def move_all(
     reads.
     """
     start, w_ND, travelled_ND = apart.linear, apart.w_ND, apart.travelled_ND
-    take_in(start, gradient_D, adam)
+    training.take_in(start, gradient_D, adam)
     none_D, norm = np.zeros_like(gradient_D), 0.0
     for n in range(w_ND.shape[0]):
         before_D = w_ND[n].copy()
         own_n = (w_ND[n], on_all_weights(start, w_ND[n]), start.u, apart.first_ND[n])
         at = Weights(*start[:9], *own_n, *start[13:])
-        turned = turning(at)
+        turned = tree.turning(at)
         felt_D = gradient_D if (n == problem) == apart.own else none_D
-        change = move(at, felt_D, rate, adam, t)
+        change = training.move(at, felt_D, rate, adam, t)
         if n == problem:
             norm = change
         for i in range(before_D.shape[0]):
@@ -170,10 +147,10 @@ class Measured(Policy):
 
     def __init__(self, config: SimConfig) -> None:
         assert config.response is not None  # SimConfig asks for it
-        response = read_measured(config.response, config.n_problems, config.n_answers)
-        self._config, self._tree, self._rates = config, tree_of(response), config.rates()
+        response = tree.read_measured(config.response, config.n_problems, config.n_answers)
+        self._config, self._tree, self._rates = config, tree.tree_of(response), config.rates()
         if "leak" in config.parts_off:
-            self._tree = without_unseen(self._tree)
+            self._tree = tree.without_unseen(self._tree)
         self._growth = config.growth if response.facts.growth is None else response.facts.growth
         growth = self._growth if config.growth is None else config.growth
         features = np.ascontiguousarray(response.features, np.float32)
@@ -182,15 +159,15 @@ class Measured(Policy):
         self._weights: list[Weights] = []
         for r in range(config.replicates):
             rng = generator(config.seed, config.first_replicate + r, "weights")
-            self._weights.append(draw_weights(response, features, *curved, rng, **stored))
+            self._weights.append(tree.draw_weights(response, features, *curved, rng, **stored))
         self._apart_R: list[Apart] = []
         if {"own", "others"} & set(config.parts_off):
             own = "own" not in config.parts_off
             self._apart_R = [Apart.of(start, config.n_problems, own) for start in self._weights]
         self._taken_R = [0] * config.replicates
-        max_norm = MAX_GRAD_NORM if config.max_grad_norm is None else config.max_grad_norm
+        max_norm = training.MAX_GRAD_NORM if config.max_grad_norm is None else config.max_grad_norm
         steps = (config.mini_batch, config.kl_coef, config.ema_decay)
-        self._adam = Adam(*ADAM, max_norm, WEIGHT_DECAY, *steps)
+        self._adam = Adam(*ADAM, max_norm, training.WEIGHT_DECAY, *steps)
 
     def evaluated(self) -> Measured:
         """Return the policy that evaluations use: at the average of the weights, if one is kept."""
@@ -231,13 +208,13 @@ class Measured(Policy):
         samples_RPB = with_unparseable(votes.samples, votes.n_samples)
         visits = (problems_RP, rates_RP, samples_RPB, by.streams_RSPB, by.drop_RP)
         for r, weights in enumerate(self._weights):
-            key = np.uint64(leaf_key(c.seed, c.first_replicate + r, epoch))
+            key = np.uint64(training.leaf_key(c.seed, c.first_replicate + r, epoch))
             batch = TrainedBatch(*(part[r] for part in visits))
             given = (self._adam, self._taken_R[r], batch, key, norm_RP[r])
             if self._apart_R:
                 self._taken_R[r] = self._apart_R[r].train(self._tree, *given)
             else:
-                self._taken_R[r] = train_batch(self._tree, weights, *given)
+                self._taken_R[r] = training.train_batch(self._tree, weights, *given)
         return norm_RP
 
     def notes(self) -> dict[str, Any]:
@@ -246,16 +223,16 @@ class Measured(Policy):
         out_NB = np.empty((len(problems_N), self._config.n_answers + 1))
         unseen = [self._write(r, problems_N, out_NB).mean() for r in range(len(self._weights))]
         apart = [part.read_by(n) for part in self._apart_R for n in range(len(problems_N))]
-        far = np.mean([distance(at) for at in apart or self._weights])
+        far = np.mean([tree.distance(at) for at in apart or self._weights])
         growth = None if self._growth is None else float(self._growth * far)
         return {"trust": Trust(float(np.mean(unseen)), growth)._asdict()}
 
     def _write(self, replicate: int, problems_P: Ints, out_PB: Floats) -> Floats:
         unseen_P = np.empty(len(problems_P))
         if not self._apart_R:
-            batch_probs(self._tree, self._weights[replicate], problems_P, out_PB, unseen_P)
+            tree.batch_probs(self._tree, self._weights[replicate], problems_P, out_PB, unseen_P)
             return unseen_P
         for p, n in enumerate(problems_P):
             at, one = self._apart_R[replicate].read_by(int(n)), slice(p, p + 1)
-            batch_probs(self._tree, at, problems_P[one], out_PB[one], unseen_P[one])
+            tree.batch_probs(self._tree, at, problems_P[one], out_PB[one], unseen_P[one])
         return unseen_P
