@@ -1,12 +1,8 @@
 """Interface of the rules: from observations of a batch to rewards, a label and a weight.
 
 A rule is a frozen record of its settings with pure methods: no randomness, no state, no true
-answer. The label is chosen between `scores` and the rest, so that the guard, frozen labels and vote
-memory stand in the same place for every rule:
-
-    scores = rule.scores(obs)                             # who wins the label
-    rows, decision = guard.step(rows, obs.votes, draws, scores)
-    majority, minority = response_streams(rule, obs, decision, config)
+answer. `Guard.step` chooses the label between `scores` and the rest, so that the guard, frozen
+labels and vote memory stand in the same place for every rule; docs/rules.md has the loop.
 
 A rule that pays 1 to the label and 0 to the rest goes through the same lines as plain TTRL, so its
 numbers are equal to the bit. Other rewards are standardised within the K trained responses of a

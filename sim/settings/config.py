@@ -215,13 +215,11 @@ class SimConfig:
 
     def steps(self) -> list[float]:
         """Return the step size of every batch of the run, `step_factor` included."""
-        peak = self._peak
-        return [peak * (math.fsum(own) / len(own)) for own in self._factors()]
+        return [self._peak * (math.fsum(own) / len(own)) for own in self._factors()]
 
     def rates(self) -> list[list[float]]:
         """Return the step size of every optimizer step, batch by batch."""
-        peak = self._peak
-        return [[peak * f for f in own] for own in self._factors()]
+        return [[self._peak * f for f in own] for own in self._factors()]
 
     @property
     def _peak(self) -> float:

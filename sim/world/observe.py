@@ -73,7 +73,6 @@ BASE, SAME, SPREAD = 0.5, 0.3, 0.1
 U_STEP = 2.0**-15
 """u lies in the middle of one of the 65536 steps from -1 to 1."""
 FIRST_RATE, LAST_RATE = 0.01, 1e-5
-"""Rates of the teacher's average at the first and the last batch."""
 
 _BYTES = np.uint64(0x00FF00FF00FF00FF)
 _LAST = np.uint64(0xFFFF)
@@ -134,9 +133,7 @@ def draw_second(
         key = stream(seed, first + r, sampling.SECOND, epoch)
         order_key = stream(seed, first + r, sampling.SECOND_ORDER, 0)
         for p in range(P):
-            for a in range(A):
-                q_A[a] = p_RPA[r, p, a]
-                other_A[a] = q_A[a]
+            q_A[:] = other_A[:] = p_RPA[r, p]
             if independence > 0:
                 # (1 - d) q + d q', q' with the wrong answers' shares permuted (Fisher and Yates).
                 leaf, truth = fold(order_key, problems_RP[r, p]), truth_RP[r, p]
@@ -145,8 +142,7 @@ def draw_second(
                     # Places among the wrong answers; those from the truth on lie one further.
                     i, j = place + (place >= truth), at + (at >= truth)
                     other_A[i], other_A[j] = other_A[j], other_A[i]
-                for a in range(A):
-                    q_A[a] = (1 - independence) * q_A[a] + independence * other_A[a]
+                q_A[:] = (1 - independence) * q_A + independence * other_A
             leaf = fold(key, problems_RP[r, p])
             draw_row(leaf, q_A, parseable, n_votes, 0, room_3C, counts_RPA[r, p], trained_A)
     return counts_RPA
