@@ -3,8 +3,7 @@
 The fit is a random search over the mechanism, then Nelder-Mead on one block of numbers at a time:
 given the mechanism the rows do not depend on each other, so the numbers of a row's population are
 fitted on that row alone and those of the mechanism on all rows. All evaluations of a fit have the
-same seed, which takes most of the noise out of differences. Predictions of the paper's guard row
-are the model's, and four others to compare it with, see `KINDS`.
+same seed, which takes most of the noise out of differences.
 """
 
 from __future__ import annotations
@@ -187,6 +186,7 @@ QUICK = FitBudget(candidates=4, rounds=1, population=8, mechanism=8, problems=50
 class Fit(NamedTuple):
     """Numbers of the mechanism, and of the population by row."""
 
+    mechanism: Mechanism
     shared: dict[str, Any]
     own: dict[str, dict[str, Any]]
     loss: float
@@ -229,7 +229,7 @@ def fit(
             own[row.name] = _descend(partial(loss, row, shared), own[row.name], budget.population)
         shared = _descend(total, shared, budget.mechanism)
     found = {name: values(POPULATION, unit) for name, unit in own.items()}
-    return Fit(values(mechanism.parameters, shared), found, total(shared))
+    return Fit(mechanism, values(mechanism.parameters, shared), found, total(shared))
 
 
 def population_start(row: TableRow) -> Unit:
@@ -274,12 +274,7 @@ def mean_error(table: pd.DataFrame, target: Shares) -> float:
 
 
 def predict(
-    mechanism: Mechanism,
-    fitted: Fit,
-    rows: Sequence[TableRow],
-    reading: str,
-    replicates: int,
-    seed: int,
+    fitted: Fit, rows: Sequence[TableRow], reading: str, replicates: int, seed: int
 ) -> pd.DataFrame:
     """Run TTRL, the guard and TTRL at matched effort with frozen numbers and paired seeds.
 
@@ -290,7 +285,8 @@ def predict(
     """
     run, parts = partial(measure, accuracy=READINGS[reading]), []
     for row in rows:
-        config = row_config(mechanism, row, fitted.shared | fitted.own[row.name], replicates, seed)
+        numbers = fitted.shared | fitted.own[row.name]
+        config = row_config(fitted.mechanism, row, numbers, replicates, seed)
         plain = with_arm(config, arm(BASELINE))
         ttrl, guard = run(plain), run(with_arm(config, arm(GUARD)))
         _, ratio, matched = find(Control(MATCHED, "matched", GUARD), plain, ttrl, guard, run)
@@ -388,7 +384,7 @@ def run_calibration(c: Calibration, out: Path, progress: bool = False) -> str:
             # Further apart than the seeds of two calibrations: neighbouring seeds share no fit.
             seed = c.seed + number * 2 * _EVALUATION
             fitted, new_seed = fit(mechanism, c.rows, reading, seed, c.budget), seed + _EVALUATION
-            found = predict(mechanism, fitted, c.rows, reading, c.replicates, new_seed)
+            found = predict(fitted, c.rows, reading, c.replicates, new_seed)
             errors = cell_errors(found, c.rows), summary(found, c.rows, c.seed)
             of_rows = {"": fitted.shared, **fitted.own}
             numbers = [(row, n, float(v)) for row, own in of_rows.items() for n, v in own.items()]

@@ -41,6 +41,8 @@ from sim.world.tree import read_measured
 Value = bool | int | float | str | None
 Assignments = Mapping[str, Value]
 """Dotted name to value."""
+Run = Callable[[SimConfig], pd.DataFrame]
+"""From settings to measures by replicate."""
 
 GUARD_FIELDS = "guard."
 _OF_ARMS = {"guard", "labels", "rule", "rule_options", "step_factor", "skip_rate"}
@@ -265,11 +267,7 @@ def _key(kind: str, values: Mapping[str, Any]) -> str:
 
 
 def find(
-    control: Control,
-    config: SimConfig,
-    unguarded: pd.DataFrame,
-    guard: pd.DataFrame,
-    run: Callable[[SimConfig], pd.DataFrame],
+    control: Control, config: SimConfig, unguarded: pd.DataFrame, guard: pd.DataFrame, run: Run
 ) -> tuple[SimConfig, float, pd.DataFrame]:
     """Run a control, its number set from the unguarded and the guard's run of the same seeds.
 

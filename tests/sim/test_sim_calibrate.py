@@ -71,7 +71,7 @@ def test_predictions_are_paired_and_matched_in_effort():
     mechanism = c.MECHANISMS["attractor"]
     budget = replace(c.QUICK, candidates=1, population=1, mechanism=1, problems=83)
     found = c.fit(mechanism, [row], "share", 1, budget)._replace(own=own)
-    table = c.predict(mechanism, found, [row], "share", 3, 2)
+    table = c.predict(found, [row], "share", 3, 2)
     assert list(dict.fromkeys(table["arm"])) == ["ttrl", "guard", "matched"]
     assert table.groupby("arm")["pass_start"].apply(list).map(tuple).nunique() == 1
     ratio = table.loc[table["arm"] == "matched", "achieved_ratio"]
