@@ -305,11 +305,9 @@ def single_flip_share(p0: ArrayLike, process: Process) -> Floats:
     visit = smooth_moves(process)
     one_N = _ends_wrong(process, visit, 1)[1]
     degraded_N = process.wrong_vote(-visit.x_N) * solve_lock_in(visit).wrong_N
-    share_N = np.full(visit.x_N.size, math.nan)
-    np.divide(one_N, degraded_N, out=share_N, where=degraded_N > _RAREST)
-    inside_E = np.abs(x0_E) < visit.x_N[-1]
-    share_E = np.full(x0_E.size, math.nan)
-    share_E[inside_E] = reader(visit.x_N, x0_E[inside_E]) @ share_N
+    share_N = one_N / np.where(degraded_N > _RAREST, degraded_N, math.nan)
+    share_E = reader(visit.x_N, np.clip(x0_E, *visit.x_N[[0, -1]])) @ share_N
+    share_E = np.where(np.abs(x0_E) < visit.x_N[-1], share_E, math.nan)
     return share_E.reshape(p0.shape)
 
 
