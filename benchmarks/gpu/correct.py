@@ -134,10 +134,18 @@ def variants(setup: Setup, report: Report) -> None:
 
 
 def _short(setup: Setup) -> TrainConfig:
-    sizes: dict[str, Any] = {"batch_size": 2, "eval_samples": 2, "checkpoint_every": 1}
-    names = ("n_problems", "n_votes", "n_samples", "epochs", "device")
-    sizes |= zip(names, setup.pick((16, 16, 8, 2, "cuda"), (4, 8, 4, 3, "cpu")), strict=True)
-    return TrainConfig(**sizes, max_rows=64)  # for fewer CUDA graphs
+    """Return a few batches of the tiny task."""
+    return TrainConfig(
+        n_problems=setup.pick(16, 4),
+        n_votes=setup.pick(16, 8),
+        n_samples=setup.pick(8, 4),
+        batch_size=2,
+        epochs=setup.pick(2, 3),
+        eval_samples=2,
+        checkpoint_every=1,
+        max_rows=64,  # for fewer CUDA graphs
+        device=setup.pick("cuda", "cpu"),
+    )
 
 
 def _resumed(setup: Setup, report: Report, config: TrainConfig) -> None:
