@@ -71,7 +71,7 @@ def test_a_stopped_run_without_checkpoints_is_made_again(tmp_path):
         (outcome,) = run_jobs([job])
         with pytest.raises(UserError, match=written):  # at once
             again()
-    assert written in (outcome.error or "") and not again().failed
+    assert written in (outcome.error or "") and not again()[1]
     run = load(run_folder(tmp_path, "ttrl", 0)).run
     assert run.status == "finished" and "resumed" not in run.extra
 

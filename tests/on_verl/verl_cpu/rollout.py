@@ -60,7 +60,7 @@ class HFServer:
         most = self.config.response_length
         makers = [torch.Generator().manual_seed(p["seed"]) for p in params]
         draws = torch.stack([torch.rand(most, generator=maker) for maker in makers])
-        transformers_engine.uniforms = lambda *_: draws
+        transformers_engine.uniforms = lambda *_: (draws, len(prompts))
         (heat,) = {p["temperature"] for p in params}
         sampling = Sampling(most, max(heat, 1e-4))  # verl evaluates at 0
         drawn = self.engine.sample(prompts, 1, sampling, torch.Generator())
