@@ -88,6 +88,13 @@ def test_orders_are_uniform_permutations():
     assert pearson(seen, np.full(6, 1000.0)) > 1e-3
 
 
+@pytest.mark.parametrize("n_problems", [1, 1024, 1025])
+def test_orders_are_those_of_the_random_keys(n_problems):
+    keys_RN = uniforms(5, 2, 20, ORDER, 3, n_problems)
+    order_RN = orders(5, 2, 20, 3, n_problems)
+    assert (order_RN == np.argsort(keys_RN, axis=1)).all() and order_RN.dtype == np.int64
+
+
 def test_populations_are_distributions_with_fair_ids():
     config = SimConfig(n_problems=4000, replicates=2, seed=5)
     population = draw_population(config)
