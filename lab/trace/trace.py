@@ -195,10 +195,12 @@ def _joined(table: Table, chunks: list[Arrays]) -> Arrays:
     """Chunks of rows as one; an optional column that a chunk lacks is NaN in its rows."""
     found = {name for chunk in chunks for name in chunk}
     columns = [c for c in TABLES[table] if c.required or c.name in found]
-    absent = [np.full(len(chunk["step"]), np.nan) for chunk in chunks]
     made: Arrays = {}
     for c in columns:
-        parts = [chunk.get(c.name, nan) for chunk, nan in zip(chunks, absent, strict=True)]
+        parts = [
+            chunk[c.name] if c.name in chunk else np.full(len(chunk["step"]), np.nan)
+            for chunk in chunks
+        ]
         made[c.name] = np.concatenate([np.empty(0, c.dtype), *parts])
     return made
 
