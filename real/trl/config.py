@@ -111,8 +111,9 @@ class GuardGRPOConfig(GRPOConfig):
         """Return these settings with those of the guard, which may not contradict TRL's."""
         known = (OF_RUN | {"extract"}) - {"max_mismatch"} - _READ.keys()
         check_given(self.guard_settings, known, "guard_settings.")
-        by_name = isinstance(self.guard, str)
-        own = arm(self.guard).values() if by_name else {"guard": self.guard}
+        own = {"guard": self.guard}
+        if isinstance(self.guard, str):
+            own = arm(self.guard).values()
         for name in own.keys() & _READ.keys():
             if (value := getattr(self, _READ[name])) != own[name]:
                 raise UserError(f"{_READ[name]} = {value}: arm {self.guard!r} needs {own[name]}")
