@@ -278,30 +278,32 @@ def visit_columns(
     given_P, label_P = truth_P >= 0, np.asarray(decision.label)
     at_truth_P = np.take_along_axis(counts, np.maximum(truth_P, 0)[..., None], axis=-1)[..., 0]
     n_right_P = np.where(given_P, at_truth_P, 0)
+    right = truth_columns(n_right_P, votes.n_votes, given_P & (label_P == truth_P))
+    unknown = {name: np.nan if own.dtype.kind == "f" else False for name, own in right.items()}
     return {
         "n_votes": votes.n_votes,
         "n_unparseable": votes.n_votes - counts.sum(axis=-1),
         "n_minority": np.asarray(decision.minority).sum(axis=-1),
         **{name: getattr(decision, field) for name, field in DECIDED.items()},
         **(_BEFORE_TRAINING if before_training else {}),
-        **truth_columns(n_right_P, votes.n_votes, given_P & (label_P == truth_P), known),
+        **{name: np.where(known, own, unknown[name]) for name, own in right.items()},
     }
 
 
 def truth_columns(
-    n_right: ArrayLike, n_votes: int, label_correct: ArrayLike, known: ArrayLike = True
+    n_right: NDArray[np.integer], n_votes: int, label_correct: NDArray[np.bool_]
 ) -> dict[str, NDArray[np.generic]]:
-    """Columns that need the true answer, of `n_right` votes for it; NaN and False if not known."""
-    share = np.asarray(n_right) / n_votes
+    """Columns that need the true answer, of `n_right` votes for it."""
+    share = n_right / n_votes
     return {
-        "label_accuracy": np.where(known, share, np.nan),
-        "label_correct": np.logical_and(known, label_correct),
-        "correct_competitive": np.logical_and(known, share >= COMPETITIVE_SHARE),
+        "label_accuracy": share,
+        "label_correct": label_correct,
+        "correct_competitive": share >= COMPETITIVE_SHARE,
     }
 
 
-def checked(table: Table, columns: Columns, *, copy: bool = True) -> Arrays:
-    """The rows of one call as arrays of the schema's dtypes, in the schema's order.
+def checked(table: Table, columns: Columns) -> Arrays:
+    """The rows of one call in the schema's dtypes and order, views of `columns` where these fit.
 
     A ValueError where a column is missing, unknown, of a wrong kind or length, or out of range.
     """
@@ -316,8 +318,8 @@ def checked(table: Table, columns: Columns, *, copy: bool = True) -> Arrays:
     n_rows = lengths[0] if lengths else 1
     for name, wanted in kinds.items():
         _check_cast(f"{table}: {name}", rows[name], wanted)
-        values = rows[name].astype(wanted, copy=copy)
-        rows[name] = values if values.ndim else np.full(n_rows, values)
+        values = rows[name].astype(wanted, copy=False)
+        rows[name] = values if values.ndim else np.broadcast_to(values, n_rows)
     _check_start(table, rows)
     return rows
 

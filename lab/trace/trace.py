@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,24 +51,48 @@ _METADATA = {"ttrl-guard-lab-schema": str(schema.SCHEMA_VERSION)}
 
 
 class Recorder:
-    """Destination of a run's rows, which wait in memory: a `RunFolder` or a `MemoryRun`."""
+    """Destination of a run's rows, which wait in memory: a `RunFolder` or a `MemoryRun`.
 
-    def __init__(self, manifest: Manifest) -> None:
+    Args:
+        writes: number of writes of a table, as long as its first, for which room is made at once.
+        flush_rows: rows of a table that are enough to put it on disk.
+    """
+
+    def __init__(self, manifest: Manifest, writes: int = 1, flush_rows: int = sys.maxsize) -> None:
         self.manifest = manifest
+        self._writes, self._flush_rows = writes, flush_rows
         self._chunks: dict[Table, list[Arrays]] = {table: [] for table in TABLES}
+        self._waiting, self._free = Counter[Table](), Counter[Table]()
 
-    def write(self, table: Table, columns: Columns, *, copy: bool = True) -> None:
-        """Add rows to a table.
+    def write(self, table: Table, columns: Columns) -> None:
+        """Add rows to a table, in the room behind its last ones or else in a new one.
 
         Args:
             columns: those of `lab.trace.schema.TABLES`, (rows,) each or a scalar for all rows.
-            copy: False where the caller never changes the arrays again.
 
         Raises:
             ValueError: a column is missing, unknown or of a wrong kind.
             UserError: the disk cannot be written.
         """
-        self._chunks[table].append(schema.checked(table, columns, copy=copy))
+        rows, chunks = schema.checked(table, columns), self._chunks[table]
+        kinds, size = {name: values.dtype for name, values in rows.items()}, len(rows["step"])
+        fits = size <= self._free[table]
+        if not (chunks and fits and kinds == {n: v.dtype for n, v in chunks[-1].items()}):
+            self._cut(table)
+            self._free[table] = size * min(self._writes, 1 + self._flush_rows // max(size, 1))
+            chunks.append(_room(kinds, self._free[table]))
+        start = len(chunks[-1]["step"]) - self._free[table]
+        for name, values in rows.items():
+            chunks[-1][name][start : start + size] = values
+        self._free[table] -= size
+        self._waiting[table] += size
+
+    def _cut(self, table: Table) -> list[Arrays]:
+        """The chunks of a table without the room behind the last rows."""
+        chunks, free = self._chunks[table], self._free.pop(table, 0)
+        if free:
+            chunks[-1] = {name: values[:-free] for name, values in chunks[-1].items()}
+        return chunks
 
     def note(self, progress: float | None = None, **extra: Any) -> None:
         """Note how far the run is (0 to 1), and facts for the manifest's `extra`."""
@@ -104,7 +129,7 @@ class MemoryRun(Recorder):
 
     def arrays(self, table: Table) -> Arrays:
         """All rows of a table so far."""
-        self._chunks[table] = [_joined(table, self._chunks[table])]
+        self._chunks[table] = [_joined(table, self._cut(table))]
         return self._chunks[table][0]
 
 
@@ -118,23 +143,24 @@ class RunFolder(Recorder):
     to failed; in all cases the rows written so far are on disk.
     """
 
-    def __init__(self, path: Path, manifest: Manifest, flush_rows: int = FLUSH_ROWS) -> None:
-        super().__init__(manifest)
-        self.path, self._flush_rows = path, flush_rows
+    def __init__(
+        self, path: Path, manifest: Manifest, writes: int = 1, flush_rows: int = FLUSH_ROWS
+    ) -> None:
+        super().__init__(manifest, writes, flush_rows)
+        self.path, self._flushed = path, time.monotonic()
         manifest.tables = {table: Extent() for table in TABLES}
-        self._waiting, self._flushed = Counter[Table](), time.monotonic()
 
     @classmethod
     def create(
-        cls, path: Path | str, manifest: Manifest, *, flush_rows: int = FLUSH_ROWS
+        cls, path: Path | str, manifest: Manifest, writes: int = 1, flush_rows: int = FLUSH_ROWS
     ) -> RunFolder:
-        """Make the folder and its `run.json`; at most `flush_rows` of a table wait in memory.
+        """Make the folder and its `run.json`; the other arguments are those of `Recorder`.
 
         A UserError where the folder exists with something in it, or cannot be made.
         """
         make_tables(Path(path))
         write_manifest(Path(path), manifest)
-        return cls(Path(path), manifest, flush_rows)
+        return cls(Path(path), manifest, writes, flush_rows)
 
     @classmethod
     def reopen(cls, path: Path | str, parts: Mapping[str, int]) -> RunFolder:
@@ -164,7 +190,7 @@ class RunFolder(Recorder):
     def flush(self) -> None:
         """Put all rows and the manifest on disk; a UserError where that cannot be written."""
         for table, before in self.manifest.tables.items():
-            if chunks := self._chunks[table]:
+            if chunks := self._cut(table):
                 rows = _joined(table, chunks)
                 fields, encoding = _layout(tuple(c for c in TABLES[table] if c.name in rows))
                 content = pa.Table.from_arrays([pa.array(v) for v in rows.values()], schema=fields)
@@ -182,13 +208,21 @@ class RunFolder(Recorder):
         self._flushed = time.monotonic()
         write_manifest(self.path, self.manifest)
 
-    def write(self, table: Table, columns: Columns, *, copy: bool = True) -> None:
+    def write(self, table: Table, columns: Columns) -> None:
         """Add rows to a table, and put all rows on disk where they are many or have waited long."""
-        super().write(table, columns, copy=copy)
-        self._waiting[table] += len(self._chunks[table][-1]["step"])
+        super().write(table, columns)
         old = time.monotonic() - self._flushed >= FLUSH_SECONDS
         if old or self._waiting[table] >= self._flush_rows:
             self.flush()
+
+
+def _room(kinds: dict[str, np.dtype], rows: int) -> Arrays:
+    """Columns in one block, since NumPy asks for large pages of memory for large blocks alone."""
+    # The largest numbers first, so that all columns are aligned.
+    own = sorted(kinds.items(), key=lambda item: -item[1].itemsize)
+    ends = np.cumsum([rows * kind.itemsize for _, kind in own])
+    parts = np.split(np.empty(ends[-1], np.uint8), ends[:-1])
+    return {name: part.view(kind) for part, (name, kind) in zip(parts, own, strict=True)}
 
 
 def _joined(table: Table, chunks: list[Arrays]) -> Arrays:
@@ -201,7 +235,8 @@ def _joined(table: Table, chunks: list[Arrays]) -> Arrays:
             chunk[c.name] if c.name in chunk else np.full(len(chunk["step"]), np.nan)
             for chunk in chunks
         ]
-        made[c.name] = np.concatenate([np.empty(0, c.dtype), *parts])
+        lone = len(parts) == 1
+        made[c.name] = parts[0] if lone else np.concatenate([np.empty(0, c.dtype), *parts])
     return made
 
 

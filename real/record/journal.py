@@ -232,5 +232,5 @@ def metrics_of(group: str, columns: Columns) -> dict[str, float]:
 class Unwritten(MemoryRun):
     """The recorder of ranks that write no rows: theirs are the first rank's."""
 
-    def write(self, table: Table, columns: Columns, *, copy: bool = True) -> None:
+    def write(self, table: Table, columns: Columns) -> None:
         """Forget them."""

@@ -76,9 +76,9 @@ class Tables:
         """Replicate by replicate, in visiting order."""
         c, epoch = self.config, self.epoch
         records_M = epoch.records_RN.reshape(-1)
-        columns = {"step": self._step_N, "problem": epoch.problems_RN}
+        columns = {"step": self._step_N, "problem": epoch.problems_RN.astype(np.int32)}
         rows = self._rows(epoch.problems_RN.shape, columns)
-        rows |= {n: records_M[n].copy() for n in records_M.dtype.names or () if n != "right"}
+        rows |= {n: records_M[n] for n in records_M.dtype.names or () if n != "right"}
         label_correct_M = rows["label"] == epoch.truth_RN.reshape(-1)
         rows |= truth_columns(records_M["right"], c.n_votes, label_correct_M)
         return rows | {"epoch": epoch.epoch, "visit": epoch.epoch, "n_votes": c.n_votes}
@@ -141,12 +141,13 @@ class Tables:
         return {name: np.broadcast_to(own, shape).reshape(-1) for name, own in columns.items()}
 
     @property
-    def _replicate_R(self) -> Ints:
-        return self.config.first_replicate + np.arange(self.config.replicates)
+    def _replicate_R(self) -> NDArray[np.int16]:
+        first = self.config.first_replicate
+        return np.arange(first, first + self.config.replicates, dtype=np.int16)
 
     @property
-    def _step_N(self) -> Ints:
+    def _step_N(self) -> Shorts:
         """(N,) batch of each visit, in visiting order, 0 before training; the run's first is 1."""
         c, epoch = self.config, self.epoch.epoch
-        batch_N = 1 + np.arange(c.n_problems) // c.batch_size
+        batch_N = 1 + np.arange(c.n_problems, dtype=np.int32) // c.batch_size
         return (epoch - 1) * c.n_batches + batch_N if epoch else 0 * batch_N

@@ -257,13 +257,14 @@ def simulate(
     simulation = Simulation(config)
     parts = simulation.run()
     manifest = _manifest(config, arm or arm_of(config))
-    recorder = MemoryRun(manifest) if folder is None else RunFolder.create(folder, manifest)
-    bar = Bar(parts, manifest.title, config.epochs + 1, unit="epoch", disable=not progress)
+    n = config.epochs + 1
+    recorder = MemoryRun(manifest, n) if folder is None else RunFolder.create(folder, manifest, n)
+    bar = Bar(parts, manifest.title, n, unit="epoch", disable=not progress)
     with recorder, compilation_shown(bar.set_postfix_str):
         for done, part in enumerate(bar):
             for name in ("visits", "steps", "evals", "votes"):
                 if (columns := getattr(part, name)) is not None:
-                    recorder.write(name, columns, copy=False)
+                    recorder.write(name, columns)
             recorder.note(progress=done / config.epochs)
         recorder.note(**simulation.policy.notes())
     return Trace.of(recorder) if isinstance(recorder, MemoryRun) else load(recorder.path)

@@ -16,18 +16,20 @@ VOTES |= {time: [0, 1, 1] for time in TIMES}
 
 
 def test_votes_and_texts_come_back_from_disk_and_from_memory(make_manifest, make_visits, tmp_path):
-    memory = MemoryRun(make_manifest())
-    with RunFolder.create(tmp_path / "run", make_manifest()) as run:
+    first = {"replicate": 0, "problem": 7, "answer": 0, "text": "1", **dict.fromkeys(TIMES, 0)}
+    memory = MemoryRun(make_manifest(), 9)
+    with RunFolder.create(tmp_path / "run", make_manifest(), 9) as run:
         run.write("visits", make_visits(np.full((1, 2, 9), 0.5)))
         for recorder in (memory, run):
+            recorder.write("answers", first)
             recorder.write("answers", ANSWERS)
             recorder.write("votes", VOTES)
     for trace in (load(tmp_path / "run"), Trace.of(memory)):
         assert trace.votes["answer"].tolist() == [3, 3, 7] and trace.votes["count"].sum() == 128
-        assert trace.votes is trace.votes and trace.answers["text"].tolist() == TEXTS
+        assert trace.votes is trace.votes and trace.answers["text"].tolist() == ["1", *TEXTS]
         assert trace.answer_texts(0, 1) == {0: TEXTS[1], 1: TEXTS[2], 2: ""}
         assert trace.answer_texts(0, 0) == {0: TEXTS[0]}
-        assert trace.answer_texts(1, 0) == trace.answer_texts(0, 7) == {}
+        assert trace.answer_texts(1, 0) == trace.answer_texts(0, 8) == {}
 
 
 def test_a_run_without_them_has_empty_tables(make_trace, save, tmp_path):

@@ -8,11 +8,10 @@ STEP = {"replicate": 0, "step": 1, "epoch": 1, "lr": 0.1, "update_norm": 0.2}
 STEP |= {"n_problems": 8, "n_skipped": 0}
 
 
-def test_scalars_stand_for_all_rows_which_are_copies_and_dtypes_follow_the_schema():
+def test_scalars_stand_for_all_rows_and_dtypes_follow_the_schema():
     step = np.array([1, 2, 3], np.int32)
     wide = {"epoch": np.array([1, 1, 2]), "lr": np.float32(0.5)}
     rows = checked("steps", STEP | wide | {"step": step})
-    step[:] = 9
     assert rows["step"].tolist() == [1, 2, 3]
     assert [len(values) for values in rows.values()] == [3] * len(STEP)
     for column in STEPS:

@@ -37,15 +37,21 @@ def test_parts_join_to_what_was_written(
     assert len(parts(folder, "steps")) <= 1 + len(written) // flush_rows
 
 
-def test_memory_and_folder_hold_the_same_rows(tmp_path, make_manifest, make_visits, make_evals):
+@pytest.mark.parametrize(("writes", "flush_rows"), [(1, 1), (3, 1), (4, 1000)])
+def test_memory_and_folder_hold_the_same_rows(
+    tmp_path, make_manifest, make_visits, make_evals, writes, flush_rows
+):
     path, accuracy = tmp_path / "deep" / "run", np.random.default_rng(0).random((2, 3, 9))
     with (
-        MemoryRun(make_manifest()) as memory,
-        RunFolder.create(path, make_manifest(), flush_rows=1) as folder,
+        MemoryRun(make_manifest(), writes) as memory,
+        RunFolder.create(path, make_manifest(), writes, flush_rows) as folder,
     ):
         for recorder in (memory, folder):
             recorder.write("visits", make_visits(accuracy))
-            recorder.write("steps", {**STEP, "step": 1})
+            norms = np.arange(5.0)
+            for _ in range(4):
+                recorder.write("steps", {**STEP, "step": 1, "update_norm": norms})
+                norms += 1  # what was written stays
             recorder.write("steps", {**STEP, "step": 2, "loss": 0.5})
             recorder.write("evals", make_evals([[0.5, 0.6]]))
             recorder.note(progress=0.5, achieved_ratio=np.float32(0.5), counts=np.arange(2))
@@ -57,7 +63,9 @@ def test_memory_and_folder_hold_the_same_rows(tmp_path, make_manifest, make_visi
         pd.testing.assert_frame_equal(getattr(kept, table), getattr(stored, table))
     assert all(dtype.kind in "bif" for dtype in stored.visits.dtypes)
     assert stored.visits["label_accuracy"].tolist() == accuracy.ravel().tolist()
-    np.testing.assert_array_equal(stored.steps["loss"], [np.nan, 0.5])
+    np.testing.assert_array_equal(stored.steps["loss"], [np.nan] * 20 + [0.5])
+    written = [first + i for first in range(4) for i in range(5)]
+    assert stored.steps["update_norm"].tolist() == [*written, STEP["update_norm"]]
     assert stored.run.extra == {"achieved_ratio": 0.5, "counts": [0, 1]}
 
 
