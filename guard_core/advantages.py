@@ -248,7 +248,7 @@ def standardise(rewards: Array, scale: Scale = "group", *, kept: Array | None = 
     Returns:
         Advantages in the shape of `rewards`; exactly 0 in a group whose rewards are all equal.
     """
-    rewards = as_array(rewards, "rewards")
+    rewards = as_array(rewards, "rewards").astype(np.float64, copy=False)
     mean = rewards.mean(axis=-1, keepdims=True)
     differ = rewards.max(axis=-1, keepdims=True) != rewards.min(axis=-1, keepdims=True)
     centred = np.where(differ, rewards - mean, 0.0)
@@ -267,7 +267,7 @@ def standardise(rewards: Array, scale: Scale = "group", *, kept: Array | None = 
 
 def _batch_std(first: Array, second: Array, size: int, kept: Array | None) -> Array:
     """(..., 1) standard deviation of a batch's rewards from their groups' sums, squares, size."""
-    factor = np.ones(first.shape) if kept is None else kept.astype(np.float64)
+    factor = np.ones(first.shape) if kept is None else as_array(kept, "kept").astype(np.float64)
     total = np.sum(factor * size, axis=-1, keepdims=True)
     # From left to right, as `batch_std` adds up.
     first, second = (np.cumsum(factor * sums, axis=-1)[..., -1:] for sums in (first, second))

@@ -45,7 +45,8 @@ class Votes:
             if array.dtype.kind != "f":  # expected numbers need not be whole
                 array = as_ids(array, f"votes: {name}")
                 object.__setattr__(self, name, array)
-            if array.size and (not array.min() >= 0 or array.sum(axis=-1).max() > most):
+            # Expected numbers exceed the sum by rounding, and never by half a response.
+            if array.size and (not array.min() >= 0 or array.sum(axis=-1).max() >= most + 0.5):
                 raise ValueError(
                     f"votes: {name} of a problem must be at least 0 and add up to {most} at most"
                 )

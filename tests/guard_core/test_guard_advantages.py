@@ -2,9 +2,11 @@
 
 import math
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
+import torch
 from guard_plays import Play, as_votes
 
 from guard_core import GuardConfig, count_answers, group_advantages, policy_streams, standardise
@@ -72,3 +74,14 @@ def test_a_reward_that_is_no_number_is_not_taken_for_equal_rewards():
     found = standardise(np.array([[np.nan, 1.0, 0.0], [1.0, 1.0, 0.0]]))
     assert np.isnan(found[0]).all() and np.isfinite(found[1]).all()
     assert standardise(np.full((1, 3), 0.1)).tolist() == [[0.0] * 3]  # though their mean is not .1
+
+
+@pytest.mark.parametrize("scale", ["group", "batch"])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_rewards_of_low_precision_are_standardised_in_double(
+    dtype: type, scale: Literal["group", "batch"]
+):
+    rewards = (512 * np.array([[1, 0, 0, 1], [1, 1, 1, 0]]) + 1).astype(dtype)
+    kept = torch.tensor([True, True])
+    wanted = standardise(rewards.astype(float), scale)
+    assert np.array_equal(standardise(rewards, scale, kept=kept), wanted) and wanted.all()

@@ -182,6 +182,15 @@ def test_rates_and_memory_of_whole_numbers_take_in_fractions():
     assert made.memory.tolist() == [[1, 4.5, 1]] and made.match_rates[0, -1] == 4 / 6
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_expected_counts_may_exceed_the_votes_by_rounding(dtype: Any):
+    shares = np.random.default_rng(0).dirichlet(np.ones(7), 200).astype(dtype)
+    counts = Votes(64 * shares, 32 * shares, 64, 32).counts
+    assert (counts.sum(axis=-1) > 64).any()
+    with pytest.raises(ValueError, match="add up to 64 at most"):
+        Votes(65 * shares, 32 * shares, 64, 32)
+
+
 def test_narrow_integers_do_not_overflow():
     answers = np.zeros((1, 300), np.int8)
     votes = Votes.from_answers(answers, n_samples=200, n_answers=200)
