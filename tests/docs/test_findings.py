@@ -1,3 +1,4 @@
+import itertools
 import re
 from pathlib import Path
 
@@ -166,6 +167,19 @@ def measured_model(tool):
     yield f"prediction of every arm by {others[-1]}"
 
 
+def seeds_errors(runs, task):
+    """Mean error over the arms: of one half of the seeds for the other, and of TTRL's half."""
+    if task == "letters":  # over the random halves of `lab.agreement`
+        table = pd.read_csv(DATA / "agreement-letters.csv").groupby("prediction")["final"].mean()
+        return [table[OTHER_HALF], table[COPY]]
+    finals = runs.pivot(index="seed", columns="arm", values="pass_final")
+    halves = [finals.index.isin(half) for half in itertools.combinations(finals.index, 2)]
+    means = [(finals[half].mean(), finals[~half].mean()) for half in halves]
+    own = pd.DataFrame([(first - other).abs() for first, other in means])
+    copied = pd.DataFrame([(first["ttrl"] - other).abs() for first, other in means])
+    return [own.mean().mean(), copied.mean().mean()]
+
+
 def language_model(tool, study, single):
     final = study["pass_final"]
     plain = final.loc[3e-5, "ttrl"]
@@ -186,6 +200,7 @@ def language_model(tool, study, single):
         name, rate = "letters" if task == "letters" else "products", f"{lr:.0e}".replace("-0", "-")
         same = where(where(every, task=task), lr=lr).drop_duplicates("seed")["maj_start"]
         missed.append(tool.vote_error(own, same.mean()))
+        missed += seeds_errors(where(where(every, task=task), lr=lr), task)
         shown = " | ".join(f"{value:.1f}".replace("nan", "-") for value in missed)
         yield f"| {name}, {rate} | {len(own)} | {shown} |"
 
