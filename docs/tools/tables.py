@@ -374,7 +374,7 @@ def trl() -> TextTable:
     return TextTable(head, rows)
 
 
-CHOSEN, HELD_OUT, COMPARED, DEVELOPMENT = "other seeds", "none", "earlier laws", "law of growth"
+CHOSEN, HELD_OUT, COMPARED, DEVELOPMENT = "structure", "none", "earlier laws", "law of growth"
 SETS = {HELD_OUT: (23, 24, 25), COMPARED: (4, 5, 20, 21, 22), DEVELOPMENT: (6,)}
 """Choices, and the problem seeds on whose data they were made."""
 LINEAR = "measured, growth 0"
