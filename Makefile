@@ -40,7 +40,7 @@ demo: .venv/real.stamp
 	@echo "for guard-sim, guard-train and guard-report in this shell: . .venv/bin/activate"
 
 agreement: .venv/real.stamp
-	$(BIN)/guard-train compare --arms ttrl guard frozen memory truth --lrs 1e-4 2e-4 3e-4 --seeds 0 1 2 3 --out $(AGREEMENT)/real
+	$(BIN)/guard-train compare --arms ttrl guard frozen memory truth --lrs 1e-4 2e-4 3e-4 --seeds 2 3 4 5 --out $(AGREEMENT)/real
 	if [ -f $(AGREEMENT)/pilot/run.json ]; then \
 		$(BIN)/guard-train resume $(AGREEMENT)/pilot; else \
 		$(BIN)/guard-train run --arm ttrl --lr 3e-4 --seed 100 --checkpoint-keep 100 --out $(AGREEMENT)/pilot; fi
