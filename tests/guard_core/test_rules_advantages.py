@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from guard_histories import checked, configs
 from guard_plays import Play, as_votes, chance
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
-from rule_sights import Sight, by_hand, labels, sights
+from rule_sights import Sight, by_hand, labels, sight, sights
 
 from guard_core import Draws, Guard, GuardConfig, policy_streams
 from guard_core.config import ConfigError
@@ -59,6 +59,7 @@ def decided(shown, config, rule, seed=0):
 
 @checked(25)
 @given(shown=sights(), config=configs(), seed=st.integers(0, 999))
+@example(shown=sight(np.random.default_rng(0)), config=GuardConfig.release(), seed=0)
 def test_closed_form_and_standardised_rewards_agree(shown, config, seed):
     """Of a problem's group, of the batch, of nothing; with every way to weight, skip and mix."""
     seen, ways = shown.seen(), cycle(product(["batch", "group", "none"], ["drop", "mask"]))

@@ -257,12 +257,12 @@ def test_answer_ids_survive_json_and_a_restart():
 
 
 def test_checkpoints_of_earlier_versions_are_read():
-    """Their classes had keys, their fractions other texts; questions were given up."""
+    """Their classes had keys, some alike today, and other fractions; questions were given up."""
     old = {"truths": ["1/2", None], "postponed": 3, "given_up": [["key", "9^{9^9}"]]}
     half = {"writings": ["1/2", "0.5"], "key": "e:5"}
-    old["classes"] = [[{"writings": ["7"], "key": "e:7"}, half], []]
+    old["classes"] = [[{"writings": ["7"], "key": "e:7"}, half, {"writings": ["2/4"]}], []]
     answer_ids = AnswerIds.from_values(old, Equality())
-    assert answer_ids.ids(0, list(map(box, [r"\frac12", "2/4", "7", "8"]))).tolist() == [1, 1, 0, 2]
+    assert answer_ids.ids(0, list(map(box, [r"\frac12", "2/4", "7", "8"]))).tolist() == [1, 1, 0, 3]
     assert answer_ids.truth_id(0) == 1
 
 

@@ -111,6 +111,13 @@ def test_evaluations_every_few_batches():
     assert (both["pass_at_16"] >= both["pass_at_4"]).all() and "pass_at_64" not in evals
 
 
+def test_evaluations_may_read_answers_otherwise_than_votes():
+    config = replace(TTRL, epochs=1, eval_every=0, eval_temperature=2.0, eval_extract="flexible")
+    evals = train(config, progress=False).evals
+    assert evals["pass_at_1"].tolist() == evals["flexible_pass_at_1"].tolist()
+    assert (evals["pass_at_1"] > evals["strict_pass_at_1"]).any()
+
+
 def test_run_json_and_the_command_line_tell_the_curve(tmp_path, capsys):
     words = ["--n-problems", "8", "--n-votes", "8", "--n-samples", "4", "--epochs", "2", "--quiet"]
     out = tmp_path / "run"

@@ -108,8 +108,11 @@ def test_run_ends_after_so_many_refused_steps_in_a_row():
     assert optimizer.step([make_group(3)]).taken  # starts the count again
     for seed in (4, 5):
         assert optimizer.step([broken_group(seed)]).fault
-    with pytest.raises(UserError, match=r"step 6: the gradient .* 3 times in a row; lower lr"):
-        optimizer.step([broken_group(6)])
+    resumed = make_optimizer(max_bad_steps=3)
+    resumed.load_state_tensors(optimizer.state_tensors())
+    for one in (optimizer, resumed):
+        with pytest.raises(UserError, match=r"step 6: the gradient .* 3 times in a row; lower lr"):
+            one.step([broken_group(6)])
 
 
 def test_response_without_finite_log_probs_is_left_out_and_the_step_is_taken():

@@ -50,10 +50,13 @@ CONTESTED = SimConfig(
     **{"n_problems": 20, "epochs": 6, "n_votes": 16, "n_samples": 8, "n_answers": 3, "step": 0.5},
 )
 """The true answer is often a minority candidate of a problem that MPS protects."""
+SPARSE = replace(CONTESTED, guard=EAGER.set(advantage_scale="batch", W=1, theta_MR=0.0, p_skip=1.0))
+"""Problems that are skipped leave the standard deviation of their batch."""
 
 
 @given(sim_configs())
 @example(CONTESTED)
+@example(SPARSE)
 @settings(max_examples=40, deadline=None)
 def test_a_compiled_epoch_has_the_bits_of_rules_on_arrays(runs, config):
     whole, parts = Simulation(config), Stepped(config)
