@@ -120,7 +120,7 @@ class Recorder:
             if isinstance(error, KeyboardInterrupt):
                 self.finish("interrupted")
             else:
-                lines = str(error).splitlines()
+                lines = str(error).strip().splitlines()
                 self.finish("failed", f"{type(error).__name__}: {lines[0] if lines else ''}")
 
 

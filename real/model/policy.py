@@ -239,7 +239,7 @@ def import_gguf(file: Path, out: Path) -> Any:
                     str(file.parent), dtype=torch.float32, output_loading_info=True, **where
                 )
         except (ValueError, LookupError, NotImplementedError, OSError, struct.error) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            reason = first_line(error)
             raise UserError(
                 f"{file}: transformers cannot read it ({reason}); give a whole file of a causal "
                 "language model that transformers knows, or the model's safetensors folder"

@@ -92,6 +92,7 @@ def test_places_where_no_run_can_go_are_never_touched(tmp_path, make_trace, save
     [
         (KeyboardInterrupt(), "interrupted", None),
         (RuntimeError("out of luck\nand more"), "failed", "RuntimeError: out of luck"),
+        (ImportError("\nA needs B\n"), "failed", "ImportError: A needs B"),
         (SystemExit(), "failed", "SystemExit: "),
     ],
 )
