@@ -56,6 +56,7 @@ whole votes, so that a value on a bound is decided by the bound and not by its l
 
 Part = Literal["frs", "mps", "rcsu"]
 PARTS: tuple[Part, ...] = get_args(Part)
+PROFILES = ("paper", "release", "off", "recommended")
 _FRS_OFF = ("llama-3.2-3b/", "qwen3-4b/", "llama-", "qwen3-")
 SCRIPTS = {
     model + data: {"frs": model not in _FRS_OFF, "mps": True, "rcsu": True, "theta_MR": 0.5}
@@ -335,11 +336,10 @@ class GuardConfig(_Checked):
     @classmethod
     def profile(cls, name: str) -> GuardConfig:
         """A profile by name: `paper`, `release`, `off`, `recommended`, `frs`, `mps` or `rcsu`."""
-        named = ("paper", "release", "off", "recommended")
-        if name not in (*named, *PARTS):
-            known = ", ".join([*named, *PARTS])
+        if name not in (*PROFILES, *PARTS):
+            known = ", ".join([*PROFILES, *PARTS])
             raise ConfigError(f"profile = {name!r}: unknown, use one of {known}")
-        return getattr(cls, name)() if name in named else cls.only(name)  # type: ignore[arg-type]
+        return cls.only(name) if name in PARTS else getattr(cls, name)()  # type: ignore[arg-type]
 
     @property
     def acts(self) -> bool:

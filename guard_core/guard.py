@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from guard_core.checks import check_batch, check_state
-from guard_core.config import GuardConfig, settings
+from guard_core.config import GuardConfig, Settings, settings
 from guard_core.decision import DECIDED, Decision
 from guard_core.machine_code import road
 from guard_core.rcsu import at_high_risk, skip_cap
@@ -88,7 +88,10 @@ class Guard:
             call.visits,
         )
         new = call.state()
-        return new, call.decision(new, minority, candidates)
+        seen = call.road.records(call.visits, VISIT).reshape(order.shape)
+        minority = np.asarray(minority, np.bool_).reshape(candidates.shape)
+        own = {"label": new.label, "route": seen["route"].astype(np.int8)}
+        return new, decision_of(call.s, seen, new.visits, minority, candidates, **own)
 
     def remembered(self, rows: GuardState) -> Array | None:
         """(..., P, A) memory times `discount`, before `step`; None where labels do not remember."""
@@ -141,16 +144,15 @@ class _Call:
         new = {name: np.asarray(columns[name], a.dtype).reshape(a.shape) for name, a in kept}
         return GuardState(**new)
 
-    def decision(self, new: GuardState, minority: Rows, candidates: Array) -> Decision:
-        """Return the decision; the last two are the minority candidates and their votes."""
-        seen = self.road.records(self.visits, VISIT).reshape(self._shape)
-        decided = {field: seen[name] for name, field in DECIDED.items()}
-        decided |= {"label": new.label, "route": seen["route"].astype(np.int8)}
-        rates = (seen["had_competition"], new.visits, seen["mean_match_rate"])
-        return Decision(
-            **decided,
-            visits=new.visits,
-            high_risk=at_high_risk(self.s, *rates),
-            minority=np.asarray(minority, np.bool_).reshape(candidates.shape),
-            candidate_votes=candidates,
-        )
+
+def decision_of(
+    s: Settings, seen: Any, visits: Array, minority: Array, votes: Array, **own: Array
+) -> Decision:
+    """Return a decision from the fields of `VISIT` and those in `own`; `votes` are candidates'."""
+    return Decision(
+        **{field: seen[name] for name, field in DECIDED.items()} | own,
+        visits=visits,
+        high_risk=at_high_risk(s, seen["had_competition"], visits, seen["mean_match_rate"]),
+        minority=minority,
+        candidate_votes=votes,
+    )

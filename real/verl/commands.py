@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from guard_core import GuardConfig
-from guard_core.config import GROUP_OF, Count, Natural, Positive
+from guard_core.config import GROUP_OF, PROFILES, Count, Natural, Positive
 from guard_core.rcsu import skip_cap
 from lab.base.errors import UserError, first_line
 from lab.base.files import check_new_file, whole
@@ -197,7 +197,7 @@ def _guard(config: TrainConfig) -> list[tuple[str, Any]]:
         on = [(n, value) for n, value in others if wanted.get(GROUP_OF.get(n, ""), True)]
         return [("profile", name), *sorted(on)]
 
-    guards = map(beside, ("paper", "release", "off", "recommended"))
+    guards = map(beside, PROFILES)
     others = ((n, getattr(config, n)) for n in ("labels", "rule", "step_factor", "treatment"))
     return min(guards, key=len) + [(n, v) for n, v in others if v != getattr(usual, n)]
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from guard_core import PolicyStreams, group_advantages, policy_streams
 from guard_core.labels import choose_majority
 from guard_core.rules import weighed
+from guard_core.rules.rule import FIRST_RATE, LAST_RATE
 from guard_core.schedule import rate_factor
 from lab.base.columns import Ints
 from real.model.prepare import trained_parameters
@@ -137,10 +138,6 @@ class Paraphrases(SecondVotes):
                 cuts = (text.partition(stop)[0] for stop in parts.config.stop)
                 texts[problem] = min(cuts, key=len, default=text).strip() or None if ended else None
         return texts
-
-
-FIRST_RATE, LAST_RATE = 0.01, 1e-5
-"""The average moves towards the weights at this rate, along a cosine over the run."""
 
 
 class Teacher(SecondVotes):

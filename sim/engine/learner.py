@@ -16,8 +16,9 @@ from guard_core import Decision, Guard, Route, Votes, policy_streams
 from guard_core.advantages import minority_advantages
 from guard_core.config import settings
 from guard_core.decision import DECIDED, Treatment, rerouted
+from guard_core.guard import decision_of
 from guard_core.machine_code import memory_of, records_of
-from guard_core.rcsu import at_high_risk, skip_cap
+from guard_core.rcsu import skip_cap
 from guard_core.rules import Need, Observations, make_rule, rule_advantages, scored, weighed
 from guard_core.schedule import brake_factor, signal
 from guard_core.votes import Array, sum_by_id
@@ -150,16 +151,9 @@ class Learner:
             out_RP = np.take_along_axis(epoch.skip_RN, problems_RP, 1) < self._config.skip_rate
             records_RP["skipped"] |= out_RP
             records_RP["route"][out_RP] = Route.SKIPPED
-        decided = {field: records_RP[name].copy() for name, field in DECIDED.items()}
+        seen = {name: records_RP[name].copy() for name in DECIDED}
         visits_RP = np.take_along_axis(self._memory.problems["visits"], problems_RP, axis=1)
-        rates = (decided["had_competition"], visits_RP, decided["mean_match_rate"])
-        return Decision(
-            **decided,
-            visits=visits_RP,
-            high_risk=at_high_risk(self._settings, *rates),
-            minority=minority_RPA,
-            candidate_votes=candidates,
-        )
+        return decision_of(self._settings, seen, visits_RP, minority_RPA, candidates)
 
     def _treat(self, epoch: Epoch, at: slice) -> None:
         records_RP, names = epoch.records_RN[:, at], ("weight", "beta", "skipped", "route")

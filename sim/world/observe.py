@@ -49,7 +49,7 @@ from numpy.typing import NDArray
 
 from guard_core import Votes
 from guard_core.rules import Need, Observations, Rule
-from guard_core.rules.rule import SECOND_VOTES
+from guard_core.rules.rule import FIRST_RATE, LAST_RATE, SECOND_VOTES
 from sim.settings.config import SimConfig
 from sim.world import sampling
 from sim.world.sampling import Bools, Floats, Ints, Shorts, draw_row, fold, room_for, stream, unit
@@ -72,7 +72,6 @@ SCALES: dict[Need, Scale] = {
 BASE, SAME, SPREAD = 0.5, 0.3, 0.1
 U_STEP = 2.0**-15
 """u lies in the middle of one of the 65536 steps from -1 to 1."""
-FIRST_RATE, LAST_RATE = 0.01, 1e-5
 
 _BYTES = np.uint64(0x00FF00FF00FF00FF)
 _LAST = np.uint64(0xFFFF)
