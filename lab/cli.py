@@ -174,7 +174,7 @@ def _dashed(word: str) -> str:
 
 
 def _page(prog: str, commands: Mapping[str, type[Command]], argv: list[str], about: str) -> str:
-    """What a line asks to be told in place of any work; empty if nothing."""
+    """Text to print instead of running a command; empty if none."""
     if argv[:1] == ["--version"]:
         return f"{prog} {__version__}"
     first = {word for word in argv[:1] if not word.startswith("-")}

@@ -76,7 +76,7 @@ def ends_at_once(prog: str, last: bool = False) -> AbstractContextManager[None]:
 
 
 def handle_stop(number: int, frame: FrameType | None) -> None:
-    """Handle a stop signal: raise what it means, after the callback from C that it fell into."""
+    """Raise what a stop signal means, deferred until a callback from C returns."""
     while frame is not None:
         if frame.f_globals.get("__name__", "").partition(".")[0] == _CALLED_BACK:
             later = threading.Timer(_AGAIN, signal.pthread_kill, (threading.get_ident(), number))

@@ -206,7 +206,7 @@ class Found:
 
 @dataclass(slots=True)
 class Done:
-    """What came of a study, beside its run folders."""
+    """Failed runs and found numbers of controls, beside the run folders."""
 
     failed: list[Outcome] = field(default_factory=list)
     """Runs that did not finish."""

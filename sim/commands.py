@@ -435,9 +435,8 @@ class Theory:
             columns = ["p0", "step_sqrt_votes", "lost", "visits", "single_flip_share", "regime"]
             print(chart[columns].round(4).to_string(index=False))
             return
-        cells = self.p0, self.step, self.n_votes, self.n_samples
         how = {"n_runs": self.runs, "seed": self.seed, "max_visits": self.max_visits}
-        table = drawn_table(*cells, **how)
+        table = drawn_table(self.p0, self.step, self.n_votes, self.n_samples, **how)
         print(f"Two answers, V = {self.n_votes}, K = {self.n_samples}, {self.runs} problems a cell")
         print(as_text(table))
 

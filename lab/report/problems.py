@@ -195,7 +195,7 @@ def problem_ids(world: ReportedComparison) -> list[str] | None:
 
 
 def redrawn(world: ReportedComparison) -> bool:
-    """Every replicate has problems of its own, so that a problem's number means nothing across."""
+    """Return whether each replicate drew its own problems, whose numbers match no other's."""
     runs = world.comparison.manifests
     return len(world.comparison.pairs) > 1 and any(run.redraws_problems for run in runs)
 

@@ -236,8 +236,8 @@ class TransformersEngine:
     ) -> Rollouts:
         """Sample `n` responses to each prompt, with log-probs before the cut at `top_p`."""
         check_prompts(prompts, n, sampling.max_tokens, max_positions(self.model))
-        size = len(prompts), n, sampling.max_tokens, self.max_rows
-        uniforms_RT, chunk = uniforms(*size, generator)
+        length, most = sampling.max_tokens, self.max_rows
+        uniforms_RT, chunk = uniforms(len(prompts), n, length, most, generator)
         part = shard_requests(len(prompts), n, self.share)
         # Prompts of like length share a batch: it has less padding, or none and needs no mask.
         order = sorted(range(len(part)), key=lambda row: len(prompts[part[row][0]]))

@@ -93,7 +93,7 @@ _NOT_METRICS = {"replicate", "step", "epoch", "visit", "problem", "label", "rout
 
 
 class Journal(AbstractContextManager["Journal"]):
-    """Takes in what the loop has to tell, and passes it on to whoever wants it."""
+    """Writes trace, metrics and checkpoints."""
 
     def __init__(
         self, recorder: Recorder, loggers: Loggers = (), checkpoints: Checkpoints | None = None

@@ -141,9 +141,9 @@ class GuardGRPOTrainer(GRPOTrainer, TrainerCallback):
 
     def votes(self, completions: list[Any], answer: list[str], **_: Any) -> list[float | None]:
         """Return TRL's rewards of responses in an evaluation, 1 where the answer is true."""
-        how = self.run.supervisor.equality, self.settings.extract
+        equality, extract = self.run.supervisor.equality, self.settings.extract
         pairs = zip(completions, answer, strict=True)
-        return [is_right(_text(said), truth, *how) for said, truth in pairs]
+        return [is_right(_text(said), truth, equality, extract) for said, truth in pairs]
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)

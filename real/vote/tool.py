@@ -218,7 +218,7 @@ def _runs(text: str) -> list[_Run]:
 
 
 def _is_apart(text: str, match: re.Match[str], before: bool) -> bool:
-    """Return whether what is next to a run cannot belong to it, as a word behind a space."""
+    """Return whether neighbouring text is separate from a run, as a word behind a space."""
     if match.lastgroup in ("end", "item"):
         return True
     word = match.group()

@@ -117,7 +117,7 @@ class Simulation:
         return Tables(c, epoch, self.pass_at_1(), majority_R)
 
     def probabilities(self) -> Floats:
-        """(R, N, A) probability of every answer now; what a row lacks of 1 is unparseable."""
+        """(R, N, A) probability of every answer now; 1 - sum is the unparseable probability."""
         problems_RN = np.tile(np.arange(self.config.n_problems), (self.config.replicates, 1))
         return self._probabilities(problems_RN, self._batch // self.config.n_batches)
 
