@@ -11,9 +11,13 @@ from lab.trace.manifest import read_manifest
 from lab.trace.response import read_response
 from real.__main__ import main
 from real.record.checkpoint import trained_weights
+from real.settings.config import TrainConfig
 from real.tiny import CHECKPOINT
+from real.update import grpo, optimizer
 from sim.cli import main as guard_sim
 from sim.settings.resolve import settings_of
+from sim.world import training
+from sim.world.optimizer import ADAM
 
 FEW = ["--n-problems", "3", "--responses", "24", "--weights", "64", "--min-novel", "1e-3"]
 FEW += ["--quiet"]
@@ -33,6 +37,15 @@ def pilot(tmp_path_factory):
     assert main(["run", "--out", str(out), *RUN, *kept]) == 0
     assert len(list(out.glob("checkpoints/step-*/model.safetensors"))) > 8
     return out
+
+
+def test_the_numbers_of_the_trainer_that_the_simulator_repeats_are_the_usual_ones():
+    usual = TrainConfig()
+    assert (training.CLIP_LOW, training.CLIP_HIGH) == (usual.clip_low, usual.clip_high)
+    assert training.WEIGHT_DECAY == usual.weight_decay
+    assert training.MAX_GRAD_NORM == usual.max_grad_norm
+    assert training._MOST_GAP == grpo._LOG_RATIO_LIMIT
+    assert ADAM == (*optimizer.BETAS, optimizer.EPSILON)
 
 
 def test_a_model_is_tried_before_it_is_measured(tmp_path, monkeypatch, capsys):
