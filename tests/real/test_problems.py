@@ -266,11 +266,12 @@ def test_references_that_no_response_can_equal_are_counted_and_refused_as_labels
     prose = "We add the digits of both numbers and see that their sum must be even."
     answers = ["7", "x" * 1001, r"\text{}", prose, prose + r" So \boxed{4}."]
     answers += [r"\square", "your answer", "{5", r"\frac{1", r"\{1, 2\}", "[1, 2)"]
+    answers.append("red blue green pink gold grey teal cyan")
     rows = [{"id": f"p{i}", "prompt": f"{i}", "solution": a} for i, a in enumerate(answers)]
     path = write(tmp_path, json.dumps(rows))
     found = load_problems(path)
     (notice,) = [line for line in found.notices if "can equal no response" in line]
-    assert notice.startswith("7 of 11") and "'p1': longer than 1,000 characters" in notice
+    assert notice.startswith("7 of 12") and "'p1': longer than 1,000 characters" in notice
     config = TrainConfig(model="m", problems=str(path), n_problems=2)
     with pytest.raises(UserError, match=r"labels = 'truth'.*'p1'.*longer"):
         read_problems(config, with_answers=True)

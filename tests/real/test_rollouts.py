@@ -169,20 +169,23 @@ def test_a_model_of_its_own_gets_the_trained_weights(qwen):
 
 
 def test_a_response_ends_with_the_token_that_completes_a_text():
-    model, characters = make("Qwen2"), "abcdefghijklm"
+    model, characters = make("Qwen2"), "abcdefghijkl "
+    stops = ["ab", "c", " d"]
 
     def decode(tokens_BT, skip_special_tokens):
         assert not skip_special_tokens  # one may be a stop text
-        return ["".join(characters[t] for t in row) for row in tokens_BT.tolist()]
+        texts = ["".join(characters[t] for t in row) for row in tokens_BT.tolist()]
+        return [text.removeprefix(" ") for text in texts]  # as SentencePiece does it
 
     engine = TransformersEngine(model, (), 0, tokenizer=SimpleNamespace(batch_decode=decode))
     free = engine.sample(PROMPTS, 64, Sampling(20, 1.5), seeded())
-    found = engine.sample(PROMPTS, 64, Sampling(20, 1.5, stop=["ab", "c"]), seeded())
+    found = engine.sample(PROMPTS, 64, Sampling(20, 1.5, stop=stops), seeded())
     assert found.finished_PN.any() and not found.finished_PN.all()
     for place in range(len(PROMPTS)):
         for n in range(64):
             whole = "".join(characters[t] for t in free.tokens_PNT[place, n].tolist())
-            ends = [whole.index(t) + len(t) for t in ("ab", "c") if t in whole]
+            places = [(whole.find(t, t[0] == " "), len(t)) for t in stops]
+            ends = [start + n_letters for start, n_letters in places if start >= 0]
             assert int(found.lengths_PN[place, n]) == min([20, *ends])
             assert bool(found.finished_PN[place, n]) == bool(ends)
     mask_PNT = found.mask_PNT()

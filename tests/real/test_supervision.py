@@ -5,9 +5,11 @@ import pandas as pd
 import pytest
 
 from guard_core import GuardConfig
+from guard_core.decision import Treatment
 from lab.trace.schema import checked
 from real import train
 from real.settings.config import TrainConfig
+from real.settings.seeds import Stream, generator
 from real.vote.decide import Supervisor, pay
 
 OFF = GuardConfig.off()
@@ -55,6 +57,18 @@ def test_everything_follows_its_problem_in_any_order():
             np.testing.assert_array_equal(getattr(b.streams, name), getattr(a.streams, name)[order])
         for name in ("label", "flip_rate", "beta", "skipped", "label_accuracy"):
             np.testing.assert_array_equal(b.rows[name], a.rows[name][order])
+
+
+def test_permuted_decisions_are_dealt_by_numbers_of_their_own():
+    guard, rng, problems = GuardConfig().set(flip_rate="instant"), np.random.default_rng(1), 12
+    own, dealt = (supervisor(guard, [None] * problems, treatment=t) for t in ("own", "permuted"))
+    for visit in (1, 2):
+        answers = np.stack([votes(*rng.permutation([30, 20, 14])) for _ in range(problems)])
+        one, two = (m.decide(np.arange(problems), answers, visit, {}) for m in (own, dealt))
+    deal = np.array([generator(0, Stream.DEAL, n, visit).random() for n in range(problems)])
+    expected = Treatment.of(one.decision).permuted(np.arange(problems), deal)
+    assert len(set(expected.weight)) > 1
+    np.testing.assert_array_equal(two.decision.weight, expected.weight)
 
 
 def test_visit_zero_is_neither_visit_nor_flip():

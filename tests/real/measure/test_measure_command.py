@@ -13,7 +13,7 @@ from real.__main__ import main
 from real.record.checkpoint import trained_weights
 from real.settings.config import TrainConfig
 from real.tiny import CHECKPOINT
-from real.update import grpo, optimizer
+from real.update.optimizer import BETAS, EPSILON
 from sim.cli import main as guard_sim
 from sim.settings.resolve import settings_of
 from sim.world import training
@@ -41,11 +41,10 @@ def pilot(tmp_path_factory):
 
 def test_the_numbers_of_the_trainer_that_the_simulator_repeats_are_the_usual_ones():
     usual = TrainConfig()
-    assert (training.CLIP_LOW, training.CLIP_HIGH) == (usual.clip_low, usual.clip_high)
-    assert training.WEIGHT_DECAY == usual.weight_decay
-    assert training.MAX_GRAD_NORM == usual.max_grad_norm
-    assert training._MOST_GAP == grpo._LOG_RATIO_LIMIT
-    assert ADAM == (*optimizer.BETAS, optimizer.EPSILON)
+    assert (usual.clip_low, usual.clip_high) == (training.CLIP_LOW, training.CLIP_HIGH)
+    assert usual.weight_decay == training.WEIGHT_DECAY
+    assert usual.max_grad_norm == training.MAX_GRAD_NORM
+    assert (*BETAS, EPSILON) == ADAM
 
 
 def test_a_model_is_tried_before_it_is_measured(tmp_path, monkeypatch, capsys):
