@@ -14,6 +14,9 @@ import numpy as np
 from guard_core.config import ROUNDING, GuardConfig
 from guard_core.votes import Array
 
+FIRST_RATE, LAST_RATE = 0.01, 1e-5
+"""Rates at which a teacher follows the model in the first and the last batch of a run."""
+
 
 def rate_factor(done: int, n_scheduled: int, warmup_ratio: float) -> float:
     """Return the factor on the peak learning rate after `done` of `n_scheduled` steps.
@@ -25,6 +28,11 @@ def rate_factor(done: int, n_scheduled: int, warmup_ratio: float) -> float:
         return (done + 1) / warmup
     progress = (done - warmup) / max(1, n_scheduled - warmup)
     return 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def teacher_rate(done: int, n_batches: int) -> float:
+    """Return a teacher's rate, along a cosine, after `done` of `n_batches` before this one."""
+    return LAST_RATE + (FIRST_RATE - LAST_RATE) * rate_factor(done, n_batches - 1, 0.0)
 
 
 def scheduled_steps(n_problems: int, batch_size: int, mini_batch: int) -> list[int]:

@@ -168,8 +168,6 @@ class Need(StrEnum):
 
 SECOND_VOTES = frozenset({Need.PARAPHRASE, Need.TEACHER})
 """Needs that are met by as many further votes, `Observations.second`."""
-FIRST_RATE, LAST_RATE = 0.01, 1e-5
-"""Rates per batch at which a teacher follows the model, along a cosine over the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

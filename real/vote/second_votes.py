@@ -13,8 +13,7 @@ from torch import Tensor
 from guard_core import PolicyStreams, group_advantages, policy_streams
 from guard_core.labels import choose_majority
 from guard_core.rules import weighed
-from guard_core.rules.rule import FIRST_RATE, LAST_RATE
-from guard_core.schedule import rate_factor
+from guard_core.schedule import teacher_rate
 from lab.base.columns import Ints
 from real.model.prepare import trained_parameters
 from real.problems.problem import PromptSet
@@ -161,7 +160,7 @@ class Teacher(SecondVotes):
         return self.parts.sampler.answering(self._average if self.moved else None, version)
 
     def after_step(self, step: int) -> None:
-        rate = ema_rate(step - 1, self.parts.n_steps)
+        rate = teacher_rate(step - 1, self.parts.n_steps)
         self._average.follow(trained_parameters(self._model), rate)
         self.moved = True
 
@@ -172,8 +171,3 @@ class Teacher(SecondVotes):
         for name, mean in self._average.weights.items():
             mean.copy_(shard_of(tensors[name], mean))
         self.moved = bool(values["moved"])
-
-
-def ema_rate(done: int, n_steps: int) -> float:
-    """Return the rate of the average after `done` of `n_steps` batches before this one."""
-    return LAST_RATE + (FIRST_RATE - LAST_RATE) * rate_factor(done, n_steps - 1, 0.0)

@@ -29,9 +29,9 @@ problem for the whole run. At s = 0 it makes the very errors of the question, so
 no news; at s = 1 the most popular errors of the two agree by chance alone.
 
 Second vote set of a teacher: V answers from the exponential moving average of the problem's answer
-probabilities, started before training. Its rate falls from FIRST_RATE to LAST_RATE along a cosine,
-batch by batch. A problem's average is brought up to date when it is visited: the batches since its
-last visit count as if its probabilities had been today's all along.
+probabilities, started before training, at `guard_core.schedule.teacher_rate`. A problem's average
+is brought up to date when it is visited: the batches since its last visit count as if its
+probabilities had been today's all along.
 
 Given the counts, the V responses are exchangeable within the K trained ones and within the rest, so
 any fixed order will do: the trained ones first, each part by answer, unparseable ones at its end.
@@ -49,7 +49,8 @@ from numpy.typing import NDArray
 
 from guard_core import Votes
 from guard_core.rules import Need, Observations, Rule
-from guard_core.rules.rule import FIRST_RATE, LAST_RATE, SECOND_VOTES
+from guard_core.rules.rule import SECOND_VOTES
+from guard_core.schedule import teacher_rate
 from sim.settings.config import SimConfig
 from sim.world import sampling
 from sim.world.sampling import Bools, Floats, Ints, Shorts, draw_row, fold, room_for, stream, unit
@@ -152,8 +153,7 @@ class AnswerTeacher:
 
     def __init__(self, config: SimConfig) -> None:
         batches = max(config.epochs * config.n_batches, 1)
-        along_B = np.arange(batches) / max(batches - 1, 1)
-        rate_B = LAST_RATE + (FIRST_RATE - LAST_RATE) * (1 + np.cos(np.pi * along_B)) / 2
+        rate_B = np.array([teacher_rate(done, batches) for done in range(batches)])
         self._kept_B = np.append(0.0, np.cumsum(np.log1p(-rate_B)))
         self._q_RNA = np.zeros((config.replicates, config.n_problems, config.n_answers))
         self._last_RN = np.zeros(self._q_RNA.shape[:2], np.int64)

@@ -11,6 +11,7 @@ from tiny_runs import SMALL, Stopped, check_same, of_file, stop_at
 from guard_core import Draws, Guard, GuardConfig, Votes
 from guard_core.rules import Observations, make_rule
 from guard_core.rules.evidence import CoRewarding1
+from guard_core.schedule import FIRST_RATE, LAST_RATE, teacher_rate
 from lab.arm_settings import with_arm
 from lab.base.arms import arm
 from lab.trace.trace import load
@@ -19,14 +20,7 @@ from real.run import prepare
 from real.tiny import ARITHMETIC
 from real.tiny.arithmetic import evaluate, is_expression, reworded
 from real.vote.decide import Decided, pay
-from real.vote.second_votes import (
-    FIRST_RATE,
-    LAST_RATE,
-    REQUEST,
-    Paraphrases,
-    SecondVotes,
-    ema_rate,
-)
+from real.vote.second_votes import REQUEST, Paraphrases, SecondVotes
 
 
 def of_rule(name, **changes):
@@ -102,10 +96,10 @@ def test_the_teacher_votes_and_leaves_no_trace():
 
 
 def test_the_rate_follows_a_cosine():
-    rates = [ema_rate(done, 11) for done in range(11)]
+    rates = [teacher_rate(done, 11) for done in range(11)]
     assert rates[0] == FIRST_RATE and rates[-1] == pytest.approx(LAST_RATE)
     assert rates[5] == pytest.approx((FIRST_RATE + LAST_RATE) / 2)
-    assert rates == sorted(rates, reverse=True) and math.isfinite(ema_rate(0, 1))
+    assert rates == sorted(rates, reverse=True) and math.isfinite(teacher_rate(0, 1))
 
 
 def twin_streams(guard, answers_PV, second_PV, tie, truth=None):
