@@ -23,8 +23,8 @@ from lab.options import POSITIONAL
 from lab.signals import ends_at_once
 from lab.trace.manifest import CHECKPOINTS, FILE_NAME, check_new, read_manifest
 from lab.trace.response import read_response
-from real.asked import check_lrs, check_shared, read_sources
 from real.measure import MeasureSettings
+from real.preflight import check_lrs, check_shared, read_sources
 from real.ranks import launched
 from real.record.terminal import advice_when_stopped, outcome, phases_bar, runs_bar, tell
 from real.settings.config import TrainConfig

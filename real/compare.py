@@ -21,9 +21,9 @@ from lab.compare.tables import difference, over_steps, with_vote
 from lab.signals import ends_at_once
 from lab.study import Job, Outcome, Report, Study
 from lab.trace.manifest import is_unused, locked, read_manifest
-from real.asked import check_asked, check_lrs
 from real.jobs import find_places, run_jobs
 from real.model.folder import changed_files, model_digests
+from real.preflight import check_asked, check_lrs
 from real.problems.problem import ProblemSet, fingerprint
 from real.record.terminal import SAID, holding, say, unread_shares
 from real.settings.config import TrainConfig

@@ -278,7 +278,7 @@ def prime(run: Run) -> Visited:
 
 def train_batch(run: Run, batch: Batch, following: Batch | None) -> tuple[Visited, dict[str, Any]]:
     """Train on one batch of problems; returns its votes, and a row of the trace's steps."""
-    config, extra = run.config, run.extra_rollouts
+    config, extra, scorer = run.config, run.extra_rollouts, run.optimizer.scorer
     clock, problems_P = Clock(run.policy.device), batch.problems_P
     with clock.phase("rollout"):
         responses = run.votes.sample(problems_P, batch.step)
@@ -288,7 +288,7 @@ def train_batch(run: Run, batch: Batch, following: Batch | None) -> tuple[Visite
         fields = extra.before(problems_P, batch.step)
     with clock.phase("grade"):
         answers_PV = run.supervisor.read(responses)
-        observed = {**fields, **observe(run, run.optimizer.scorer, responses, run.rule.needs)}
+        observed = {**fields, **observe(run, scorer, responses, run.rule.needs)}
     with clock.phase("guard"):
         decided = run.supervisor.decide(problems_P, answers_PV, batch.epoch, observed)
     with clock.phase("further"):
@@ -300,12 +300,10 @@ def train_batch(run: Run, batch: Batch, following: Batch | None) -> tuple[Visite
     run.optimizer.rate_scale *= run.supervisor.brake()
     with clock.phase("update"):
         groups = responses.groups(streams, config.mask_truncated)
-        parts = run.dynamic_sampler.mini_batches(
-            groups, extra.groups(decided, streams), batch.ends_run
-        )
+        extra_groups = extra.groups(decided, streams)
+        parts = run.dynamic_sampler.mini_batches(groups, extra_groups, batch.ends_run)
         batch_groups = list(chain(*parts))
-        scorer, cap = run.optimizer.scorer, config.tis_cap or 0.0
-        trained, matched = rescore(scorer, batch_groups, config, cap)
+        trained, matched = rescore(scorer, batch_groups, config, cap=config.tis_cap or 0.0)
         left = iter(trained)
         steps = [run.optimizer.step(list(islice(left, len(part)))) for part in parts]
     with clock.phase("rollout"):
@@ -335,6 +333,6 @@ def train_batch(run: Run, batch: Batch, following: Batch | None) -> tuple[Visite
         **run.votes.columns(responses.n_tokens),
     }
     if decided:
-        asked = (run.prompts.problems[problem].prompt for problem in responses.problems)
-        row["repeated"] = sum(map(repeats, asked, responses.texts)) / answers_PV.size
+        questions = (run.prompts.problems[problem].prompt for problem in responses.problems)
+        row["repeated"] = sum(map(repeats, questions, responses.texts)) / answers_PV.size
     return Visited(problems_P, answers_PV, decided.rows if decided else {}), row

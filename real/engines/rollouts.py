@@ -186,11 +186,11 @@ def seeded_request(
     prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator, share: tuple[int, int]
 ) -> dict[str, Any]:
     """Return what a vLLM engine in another process needs to sample a rank's `share`."""
-    asked, seeds = [*map(list, prompts)], request_seeds(generator, len(prompts), n)
+    rows, seeds = [*map(list, prompts)], request_seeds(generator, len(prompts), n)
     if share[1] > 1:
-        part = shard_requests(len(asked), n, share)
-        asked, seeds, n = [asked[p] for p, _ in part], [seeds[p] + i for p, i in part], 1
-    return {"prompts": asked, "n": n, "seeds": seeds, "sampling": asdict(sampling)}
+        part = shard_requests(len(rows), n, share)
+        rows, seeds, n = [rows[p] for p, _ in part], [seeds[p] + i for p, i in part], 1
+    return {"prompts": rows, "n": n, "seeds": seeds, "sampling": asdict(sampling)}
 
 
 def request_params(

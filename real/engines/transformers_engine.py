@@ -361,5 +361,5 @@ def stated_request(
     """Return what an engine in another process draws the same from; moves the generator as far."""
     state = bytes(generator.get_state().tolist()).hex()
     uniforms(len(prompts), n, sampling.max_tokens, max_rows, generator)
-    asked = {"prompts": [*map(list, prompts)], "n": n, "sampling": asdict(sampling)}
-    return {**asked, "state": state, "share": share}
+    request = {"prompts": [*map(list, prompts)], "n": n, "sampling": asdict(sampling)}
+    return {**request, "state": state, "share": share}

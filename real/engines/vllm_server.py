@@ -229,7 +229,7 @@ class VllmServerEngine:
         if self.version is None:
             raise EngineError("vLLM server: call update_weights before the first sample")
         request = seeded_request(prompts, n, sampling, generator, self.share)
-        n, asked = request["n"], request["prompts"]
+        n, rows = request["n"], request["prompts"]
 
         def ask(prompt: Sequence[int], seed: int) -> list[SampledResponse]:
             params = request_params(n, sampling, seed, self.eos_token_ids)
@@ -240,8 +240,8 @@ class VllmServerEngine:
             choices.sort(key=lambda choice: choice["index"])
             return [_response(choice, sampling.logprobs) for choice in choices]
 
-        with ThreadPoolExecutor(min(len(asked), _CONNECTIONS)) as pool:
-            responses = list(pool.map(ask, asked, request["seeds"]))
+        with ThreadPoolExecutor(min(len(rows), _CONNECTIONS)) as pool:
+            responses = list(pool.map(ask, rows, request["seeds"]))
         hint = "; a server can serve one run alone"
         return to_rollouts(responses, n, self.pad_token_id, self.version, "vLLM server", hint)
 

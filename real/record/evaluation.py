@@ -102,8 +102,8 @@ class Evaluator:
         parts, answer_ids = self.parts, AnswerIds(prompts.truths, self.equality)
         config = parts.config
         n = config.n_votes if full else config.eval_samples
-        asked = {"temperature": config.eval_temperature, "top_p": config.eval_top_p}
-        sampling = replace(parts.sampling, **asked, stats=False, logprobs=False, everywhere=False)
+        nucleus = {"temperature": config.eval_temperature, "top_p": config.eval_top_p}
+        sampling = replace(parts.sampling, **nucleus, stats=False, logprobs=False, everywhere=False)
         read: dict[Extract, Ints] = {
             extract: np.full((len(prompts), n), UNPARSEABLE) for extract in get_args(Extract)
         }

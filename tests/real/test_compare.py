@@ -23,9 +23,9 @@ from lab.trace.manifest import read_manifest
 from lab.trace.trace import load
 from real import train
 from real.__main__ import main
-from real.asked import check_asked
 from real.compare import CLOSE, MAX_TRIES, compare
 from real.jobs import find_places, run_jobs
+from real.preflight import check_asked
 from real.settings.config import TrainConfig
 
 
