@@ -258,8 +258,8 @@ class AnswerObserver:
         return self._numbers(purpose, visit, answers_RPQ.shape[-1]) < chance_RPQ
 
     def _numbers(self, purpose: int, visit: ObservedVisit, n: int) -> Floats:
-        at = (self._config.seed, self._config.first_replicate)
-        return numbers(*at, purpose, visit.epoch, visit.problems_RP, n)
+        c = self._config
+        return numbers(c.seed, c.first_replicate, purpose, visit.epoch, visit.problems_RP, n)
 
 
 @njit(cache=True, nogil=True)
