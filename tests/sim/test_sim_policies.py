@@ -50,6 +50,13 @@ def test_loadings_vary_around_one():
     loads = policy.parameters.load_RN2
     assert loads.mean() == pytest.approx(1, abs=0.02)
     assert loads.std() == pytest.approx(0.3, rel=0.05)
+    config = replace(config, corr_load_sd=0.1, att_share=0.6)
+    population = draw_population(config)
+    loads = Attractor(config, population).parameters.load_RN2
+    assert loads.std(axis=(0, 1)) == pytest.approx([0.1, 0.3], rel=0.05)
+    places = np.stack([population.truth_RN, population.attractor_RN], axis=-1)
+    right, rival = np.moveaxis(np.take_along_axis(population.p0_RNA, places, axis=-1), -1, 0)
+    assert (rival / (1 - right)).mean() == pytest.approx(0.6, abs=0.01)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
