@@ -29,10 +29,10 @@ DECIDED = {"tie": "tied", "skipped": "skip", **{name: name for name in _SAME.spl
 """Field of `guard_core.visit.VisitRecord` to the field of `Decision` that holds it."""
 
 
-def rerouted(route: Array, skip: Array) -> Array:
-    """(..., P) routes under other skips than the guard's; skipped problems are not high-risk."""
-    own = np.where(route == SKIPPED, HIGH_RISK, route)
-    return np.astype(np.where(skip, SKIPPED, own), route.dtype)
+def routed(skip: Array, high_risk: Array, contested: Array) -> Array:
+    """(..., P) routes under other skips than the guard's; contested is FR > tau_FR now."""
+    own = np.where(high_risk, HIGH_RISK, np.where(contested, AT_RISK, STABLE))
+    return np.where(skip, SKIPPED, own).astype(np.int8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,10 @@ class Decision:
     candidate_votes: Array
     """(..., P, A) integers; responses per answer that the candidates were chosen by."""
 
-    def treated(self, weight: Array, beta: Array, skip: Array) -> Decision:
+    def treated(self, weight: Array, beta: Array, skip: Array, tau_FR: float) -> Decision:
         """Replace what changes the update, as in a control that treats other problems."""
-        return replace(self, weight=weight, beta=beta, skip=skip, route=rerouted(self.route, skip))
+        route = routed(skip, self.high_risk, self.flip_rate > tau_FR)
+        return replace(self, weight=weight, beta=beta, skip=skip, route=route)
 
     def trained_on(self, label: Array) -> Decision:
         """Replace the label that is trained on, as by the true answer in an oracle run.

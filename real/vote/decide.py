@@ -107,7 +107,7 @@ class Supervisor:
         self.state = self.state.put(problems_P, state)
         deal_P = self._uniforms(Stream.DEAL, problems_P, visit, 1)[:, 0]
         treatment = self._treat(Treatment.of(decision), problems_P, visit, deal_P)
-        decision = decision.treated(*treatment)
+        decision = decision.treated(*treatment, self.config.guard.rates.tau_FR)
         # The trace's rows are those of the votes, also where the truth is trained on instead.
         rows = {**self._rows(problems_P, obs.votes, decision), "visit": visit}
         if self.config.labels == "truth":

@@ -12,10 +12,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from guard_core import Decision, Guard, Route, Votes, policy_streams
+from guard_core import Decision, Guard, Votes, policy_streams
 from guard_core.advantages import minority_advantages
 from guard_core.config import settings
-from guard_core.decision import DECIDED, Treatment, rerouted
+from guard_core.decision import DECIDED, Treatment
 from guard_core.guard import decision_of
 from guard_core.machine_code import memory_of, records_of
 from guard_core.rcsu import skip_cap
@@ -128,7 +128,7 @@ class Learner:
 
     def _decide(self, epoch: Epoch, start: int, votes: Votes, scores_RPA: Array) -> Decision:
         """Decide by these scores, record it and return it; its label is the guard's own."""
-        at = slice(start, start + votes.counts.shape[1])
+        c, at = self._config, slice(start, start + votes.counts.shape[1])
         records_RP, problems_RP = epoch.records_RN[:, at], epoch.problems_RN[:, at]
         candidates = votes.samples if self._settings.minority_over_samples else votes.counts
         minority_RPA = np.empty(candidates.shape, np.bool_)
@@ -139,32 +139,29 @@ class Learner:
             problems_RP,
             scores_RPA,
             votes.counts,
-            skip_cap(records_RP.shape[1], self._config.guard),
+            skip_cap(records_RP.shape[1], c.guard),
             candidates,
             minority_RPA,
             np.empty(records_RP.shape[1]),
             records_RP,
         )
-        if self._config.treatment != OWN:
-            self._treat(epoch, at)
-        if self._config.skip_rate:
-            out_RP = np.take_along_axis(epoch.skip_RN, problems_RP, 1) < self._config.skip_rate
-            records_RP["skipped"] |= out_RP
-            records_RP["route"][out_RP] = Route.SKIPPED
         seen = {name: records_RP[name].copy() for name in DECIDED}
         visits_RP = np.take_along_axis(self._memory.problems["visits"], problems_RP, axis=1)
-        return decision_of(self._settings, seen, visits_RP, minority_RPA, candidates)
-
-    def _treat(self, epoch: Epoch, at: slice) -> None:
-        records_RP, names = epoch.records_RN[:, at], ("weight", "beta", "skipped", "route")
-        own = Treatment(*(records_RP[name] for name in names[:3]))
-        problems_RP, deal_RP = epoch.problems_RN[:, at], None
-        if epoch.deal_RN is not None:
-            deal_RP = np.take_along_axis(epoch.deal_RN, problems_RP, axis=1)
-        acting = self._treatments(own, problems_RP, epoch.epoch, deal_RP)
-        routes_RP = rerouted(records_RP["route"], acting.skip)
-        for name, values in zip(names, (*acting, routes_RP), strict=True):
-            records_RP[name] = values
+        decision = decision_of(self._settings, seen, visits_RP, minority_RPA, candidates)
+        if c.treatment != OWN:
+            deal_RN, deal_RP = epoch.deal_RN, None
+            if deal_RN is not None:
+                deal_RP = np.take_along_axis(deal_RN, problems_RP, axis=1)
+            own = Treatment.of(decision)
+            acting = self._treatments(own, problems_RP, epoch.epoch, deal_RP)
+            decision = decision.treated(*acting, c.guard.rates.tau_FR)
+        if c.skip_rate:
+            out_RP = np.take_along_axis(epoch.skip_RN, problems_RP, 1) < c.skip_rate
+            acting = Treatment.of(decision)._replace(skip=decision.skip | out_RP)
+            decision = decision.treated(*acting, c.guard.rates.tau_FR)
+        for name in ("weight", "beta", "skipped", "route"):
+            records_RP[name] = getattr(decision, DECIDED[name])
+        return decision
 
     def _verdicts(
         self, visit: ObservedVisit, obs: Observations, decision: Decision

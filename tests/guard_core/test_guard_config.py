@@ -23,7 +23,7 @@ from guard_core.config import (
     fault,
     settings,
 )
-from guard_core.decision import Route, Treatment, rerouted
+from guard_core.decision import Route, Treatment, routed
 from guard_core.schedule import brake_factor, rate_factor, scheduled_steps, signal, step_factors
 
 BOUNDS = {
@@ -225,10 +225,12 @@ def test_every_problem_gets_every_treatment_equally_often():
 
 
 def test_routes_follow_the_skips():
-    route = np.array([Route.STABLE, Route.SKIPPED, Route.SKIPPED, Route.AT_RISK], np.int8)
-    found = rerouted(route, np.array([True, False, True, False]))
-    assert found.tolist() == [Route.SKIPPED, Route.HIGH_RISK, Route.SKIPPED, Route.AT_RISK]
-    assert found.dtype == route.dtype
+    skip, high_risk, contested = np.array(
+        [[1, 0, 1, 0, 0], [0, 1, 1, 0, 0], [0, 1, 0, 1, 0]], np.bool_
+    )
+    found = routed(skip, high_risk, contested)
+    wanted = [Route.SKIPPED, Route.HIGH_RISK, Route.SKIPPED, Route.AT_RISK, Route.STABLE]
+    assert found.tolist() == wanted and found.dtype == np.int8
 
 
 def test_the_authors_scripts():

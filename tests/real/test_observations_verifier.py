@@ -133,7 +133,7 @@ def test_verifications_are_trained_on_as_the_guard_has_it(letters, monkeypatch):
     asked = [[0, 1, -1, -1], [0, 1, -1, -1]]
     judge, verdicts_PQ = judged(letters, Answering(letters, answers), asked, guard=guard)
     made = decision()
-    treated = made.decision.treated(np.array([0.6, 1]), np.zeros(2), np.array([False, True]))
+    treated = made.decision.treated(np.array([0.6, 1]), np.zeros(2), np.array([False, True]), 0.3)
     obs = replace(made.obs, verdicts=verdicts_PQ)
     nothing_P2 = np.zeros((2, 2))
     streams = PolicyStreams(nothing_P2, nothing_P2, np.ones(2), np.zeros(2, bool))

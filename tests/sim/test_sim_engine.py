@@ -192,3 +192,13 @@ def test_keeping_votes_changes_nothing_else():
     columns = ["visit", "problem", "answer", "count"]
     one, all_three = (run.votes.sort_values(["replicate", *columns]) for run in runs[1:])
     assert one_replicate(all_three, 0).equals(one_replicate(one, 0))
+
+
+def test_a_control_has_the_routes_of_the_guard_where_it_skips_nothing():
+    """Also where the smallest share skipped a problem of the guard's that was not at high risk."""
+    still = replace(SMALL, step=0.0, guard=GuardConfig().set(min_share=0.6, tau_FR=0.1, W=2))
+    own, dealt = (simulate(replace(still, treatment=t)).visits for t in ("own", "permuted"))
+    unskipped = simulate(replace(still, guard=still.guard.set(min_share=0.0, rcsu=False))).visits
+    routes = np.where(dealt["skipped"], 3, unskipped["route"])
+    assert (own["route"] != unskipped["route"]).any() and (own["skipped"] != dealt["skipped"]).any()
+    np.testing.assert_array_equal(dealt["route"], routes)
