@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,7 @@ CLOSE = 0.1
 """Relative error of the matched effort above which another factor is tried: each try trains on all
 seeds."""
 MAX_TRIES = 3
+Digests = Callable[[Path], dict[str, str]]
 
 
 def compare(
@@ -83,7 +85,8 @@ def compare(
         )
         for cell, place in cells or [(config, Path(folder))]
     ]
-    said = [notice for study in studies for notice in _check(study, problems, model)]
+    digests = cache(model_digests)  # for these checks alone: runs check again as they start
+    said = [notice for study in studies for notice in _check(study, problems, model, digests)]
     say([*said, *notices])
     lines: list[str] = []
     failed: list[Outcome] = []
@@ -123,7 +126,9 @@ def _lines(study: Study) -> list[str]:
     return [*votes[:1], *lines]
 
 
-def _check(study: Study, problems: ProblemSet | None, model: Path | None) -> list[str]:
+def _check(
+    study: Study, problems: ProblemSet | None, model: Path | None, digests: Digests
+) -> list[str]:
     """Refuse mistakes before any run starts; return a notice of the runs that are there already."""
     for job in study.all_jobs():
         if job.begun:
@@ -133,7 +138,7 @@ def _check(study: Study, problems: ProblemSet | None, model: Path | None) -> lis
             check_same(before, job.config.settled(), job.folder, *named)
             with nullcontext() if done else locked(job.folder):
                 """Only to learn whether another process holds it."""
-            check_sources(job, problems, model)
+            check_sources(job, problems, model, digests)
         elif job.folder.exists() and not is_unused(job.folder):
             raise UserError(
                 f"{job.folder}: exists and holds no run; choose another --out or delete it"
@@ -144,12 +149,14 @@ def _check(study: Study, problems: ProblemSet | None, model: Path | None) -> lis
     return [f"{study.folder}: finished runs: {done}, resumed runs: {begun}"] * bool(done or begun)
 
 
-def check_sources(job: Job, problems: ProblemSet | None, model: Path | None) -> None:
+def check_sources(
+    job: Job, problems: ProblemSet | None, model: Path | None, digests: Digests = model_digests
+) -> None:
     """Refuse a run that was begun on other problems or another model than those of today."""
     extra, changed = read_manifest(job.folder).extra, []
     before = extra.get("sources", {}).get("model")
     if model is not None and before is not None:
-        files = changed_files(before, model_digests(model))
+        files = changed_files(before, digests(model))
         changed += [f"model = {job.config.model!r} ({', '.join(files)})"] if files else []
     if problems is not None and "problems_sha256" in extra:
         left_out = set(extra.get("prompts_left_out", ()))

@@ -18,15 +18,16 @@ from lab.arm_settings import with_arm
 from lab.base.arms import arm
 from lab.base.errors import UserError
 from lab.base.settings import from_values
-from lab.study import Job
+from lab.study import Done, Job, Study
 from lab.trace.manifest import read_manifest
-from lab.trace.trace import load
+from lab.trace.trace import RunFolder, load
 from real import train
 from real.__main__ import main
 from real.compare import CLOSE, MAX_TRIES, compare
 from real.jobs import find_places, run_jobs
 from real.preflight import check_asked
 from real.settings.config import TrainConfig
+from real.settings.stored import manifest_of
 
 
 def stop(_):
@@ -180,6 +181,23 @@ def test_gpus_are_dealt_to_as_many_runs_as_they_hold_others_wait(tmp_path, monke
     with pytest.raises(UserError, match="gpus_per_run = 2: there are 0 GPUs"):
         compare(TINY, tmp_path / "all", ["ttrl"], [0], gpus_per_run=2)
     assert not (tmp_path / "all").exists()  # refused before any run
+
+
+def test_a_comparison_hashes_the_model_once_however_many_runs_were_begun(tmp_path, monkeypatch):
+    config, hashed = replace(QUICK, **of_file(tmp_path), n_problems=4), []
+    for lr, seed in itertools.product((1e-4, 1e-3), (0, 1)):
+        own = with_arm(replace(config, lr=lr, seed=seed), arm("ttrl"))
+        manifest = manifest_of(own, 4, "set", "", sources={"model": {"x": "as then"}})
+        RunFolder.create(run_folder(tmp_path / f"all/lr-{lr:g}", "ttrl", seed), manifest)
+    monkeypatch.setattr(Study, "run", lambda *_: Done())
+    monkeypatch.setattr(
+        "real.compare.model_digests", lambda _: hashed.append(0) or {"x": "as then"}
+    )
+    again = partial(compare, config, tmp_path / "all", ["ttrl"], [0, 1], lrs=[1e-4, 1e-3])
+    assert again()[0][1] == "TTRL: no run finished" and hashed == [0]
+    monkeypatch.setattr("real.compare.model_digests", lambda _: {"x": "other"})
+    with pytest.raises(UserError, match=r"seed-0: the content has changed .*\(x\)"):
+        again()
 
 
 @pytest.mark.slow  # processes start from nothing, as they do beside CUDA
