@@ -190,9 +190,8 @@ class Attractor(Logits):
             norm_RP = np.empty(problems_RP.shape)
             update_plain(at, problems_RP, step, gradient_RPA, norm_RP)
             return norm_RP
-        own = (np.arange(len(problems_RP))[:, None], problems_RP)
-        pull_RP2 = np.take_along_axis(gradient_RPA, at.place_RN2[own], axis=-1)
-        pull_RP2 = at.load_RN2[own] * np.where(pull_RP2 < 0, at.neg_transfer * pull_RP2, pull_RP2)
+        pull_RP2 = np.empty((*problems_RP.shape, 2))
+        _pull_directions(at, problems_RP, gradient_RPA, pull_RP2)
         model, gradients = (self.own, self.shared, at.kappa_2), (gradient_RPA, pull_RP2[..., None])
         return take_steps(self.optimizer, step, *model, problems_RP, *gradients, drop_RP)
 
@@ -240,13 +239,29 @@ def update_plain(
                 z_RNA[r, n, a] += change
                 square += change * change
             for s in range(2):
-                pull = gradient_RPA[r, p, place_RN2[r, n, s]]
-                if pull < 0:
-                    pull *= neg_transfer
+                pull = _passed_on(gradient_RPA[r, p, place_RN2[r, n, s]], neg_transfer)
                 change = step * kappa_2[s] * load_RN2[r, n, s] * pull
                 theta_R2[r, s] += change
                 square += change * change
             norm_RP[r, p] = np.sqrt(square)
+
+
+@njit(cache=True, nogil=True)
+def _pull_directions(
+    policy: Directions, problems_RP: Ints, gradient_RPA: Floats, out_RP2: Floats
+) -> None:
+    for r in range(out_RP2.shape[0]):
+        for p in range(out_RP2.shape[1]):
+            n = problems_RP[r, p]
+            for s in range(2):
+                pull = gradient_RPA[r, p, policy.place_RN2[r, n, s]]
+                out_RP2[r, p, s] = policy.load_RN2[r, n, s] * _passed_on(pull, policy.neg_transfer)
+
+
+@njit
+def _passed_on(gradient: float, neg_transfer: float) -> float:
+    """t(g) of the module's docstring."""
+    return neg_transfer * gradient if gradient < 0 else gradient
 
 
 Features_RNDA = NDArray[np.float32]
@@ -315,9 +330,10 @@ def _pull_features(
         for p in range(P):
             n = problems_RP[r, p]
             for d in range(D):
-                out_RPD[r, p, d] = 0.0
+                pull = 0.0
                 for a in range(gradient_RPA.shape[2]):
-                    out_RPD[r, p, d] += phi_RNDA[f, n, d, a] * gradient_RPA[r, p, a]
+                    pull += phi_RNDA[f, n, d, a] * gradient_RPA[r, p, a]
+                out_RPD[r, p, d] = pull
 
 
 POLICIES: dict[str, type[Attractor | Features]] = {
