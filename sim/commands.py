@@ -318,11 +318,11 @@ class Agree:
         from lab.base.columns import groups
         from lab.compare.agreement import cell_table, mean_table, ranking_table
         from lab.compare.collection import collect
-        from lab.trace.response import read_response
+        from sim.settings.populations import response_at
         from sim.studies.agree import Prediction, agree, left_out
 
         own: dict[str, Any] = {n: getattr(self, n) for n in ("growth", "replicates", "seed")}
-        prediction = Prediction(read_response(self.response), self.response, **own)
+        prediction = Prediction(response_at(str(self.response)), self.response, **own)
         found = collect(self.real)
         real = [c for c in found.comparisons if c.world == "real"]
         if not real:

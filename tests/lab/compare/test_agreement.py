@@ -93,7 +93,7 @@ def test_runs_that_are_no_part_of_the_numbers_are_named(
     short.run = replace(killed, progress=0.3)
     found = Collection(gather([*real, short])[0], [Skipped(Path("x"), "x: is damaged")])
     monkeypatch.setattr("lab.compare.collection.collect", lambda _: found)
-    monkeypatch.setattr("lab.trace.response.read_response", lambda _: None)
+    monkeypatch.setattr("sim.settings.populations.response_at", lambda _: None)
     monkeypatch.setattr("sim.studies.agree.agree", lambda *_: table)
     Agree(real=(Path("runs"),), response=Path("response.npz"), classical=()).run()
     told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("left out: ")]
