@@ -26,7 +26,16 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import pandas as pd
 
-from lab.base.arms import Arm, arm, control_target, replayed_target, title, without_guard
+from lab.base.arms import (
+    Arm,
+    arm,
+    control_target,
+    joined,
+    replayed_target,
+    split_settings,
+    title,
+    without_guard,
+)
 from lab.base.columns import floats
 from lab.base.errors import UserError
 from lab.base.files import remove_folder
@@ -170,6 +179,7 @@ def check_arms(names: Sequence[str], there: Callable[[str], bool] = lambda _: Fa
     """
     if not names:
         raise UserError("arms: give at least one")
+    names = [joined(*split_settings(name)) for name in names]
     for name in names:
         if names.count(name) > 1:
             raise UserError(f"arms: {name} is there twice")

@@ -45,7 +45,7 @@ Run = Callable[[SimConfig], pd.DataFrame]
 """From settings to measures by replicate."""
 
 GUARD_FIELDS = "guard."
-_OF_ARMS = {"guard", "labels", "rule", "rule_options", "step_factor", "skip_rate"}
+_OF_ARMS = {"guard", "labels", "treatment", "rule", "rule_options", "step_factor", "skip_rate"}
 _OF_ARMS |= {"guard.frs", "guard.mps", "guard.rcsu", "guard.label_from"}
 _OF_ROWS = {"replicates", "first_replicate"}
 FILES = ("histogram", "trace", "response")

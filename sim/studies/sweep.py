@@ -27,7 +27,7 @@ from joblib.externals.loky.backend import resource_tracker as loky_tracker
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
 from guard_core.rules import RULES
-from lab.base.arms import BASELINE, GUARD
+from lab.base.arms import BASELINE, GUARD, split_settings
 from lab.base.columns import groups, select, where
 from lab.base.errors import UserError
 from lab.base.files import make_folder, whole
@@ -86,6 +86,9 @@ class Sweep:
         jobs.check_grid(self.base, self.arms, axes)
         if not self.names:
             raise UserError("sweep: nothing to vary; give --vary name=values or --preset")
+        for arm, name in itertools.product(self.arms, self.names):
+            if name.rpartition(".")[2] in split_settings(arm)[1]:
+                raise UserError(f"vary {name}: arm {arm} has its own; leave one of both out")
         n_cells = sum(math.prod(map(len, group.values())) for group in self.groups)
         if n_cells > _MAX_CELLS:
             raise UserError(f"sweep: {n_cells} cells, at most {_MAX_CELLS}; give fewer values")

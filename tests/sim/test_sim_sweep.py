@@ -407,6 +407,15 @@ def test_a_grid_is_all_combinations_and_groups_follow_each_other():
         ({"groups": ({"step": ()},)}, "step: no values"),
         ({"groups": ({"step": ("fast",)},)}, "must be of type float"),
         ({"groups": ({"step": (0.1,)},), "arms": ("matched",)}, "needs ttrl and guard"),
+        ({"groups": ({"treatment": ("own",)},)}, "treatment: this is what the arms differ in"),
+        (
+            {"groups": ({"step": (0.1,)}, {"guard.W": (2,)}), "arms": ("guard: W=3",)},
+            "guard.W: arm guard: W=3 has its own",
+        ),
+        (
+            {"groups": ({"step": (0.1,)},), "arms": ("guard: W=3", "guard,W=3")},
+            "guard,W=3 is there twice",
+        ),
         ({"groups": ({"step": (0.1,) * 1001, "load_sd": (0.1,) * 1000},)}, "1001000 cells, at"),
     ],
 )
