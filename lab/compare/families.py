@@ -111,7 +111,7 @@ def shared_settings(run: Manifest) -> dict[str, Any]:
 def step_size(run: Manifest) -> float | None:
     """Return the peak learning rate, or the simulator's step; None if it was not noted."""
     noted = (run.config.get(name) for name in _STEP_SIZES)
-    return next((float(size) for size in noted if isinstance(size, (int, float)) and size), None)
+    return next((float(size) for size in noted if isinstance(size, (int, float))), None)
 
 
 def distinction(family: Family, others: Sequence[Family]) -> str:

@@ -5,6 +5,9 @@ from lab.base.roles import roles_of
 from lab.base.settings import to_values
 from lab.compare.collection import gather
 from lab.compare.families import families
+from lab.compare.tables import over_steps
+from lab.report.digest import digest
+from lab.report.digest import families as digest_families
 from real.settings.config import TrainConfig
 
 SIM = {"policy": "attractor", "step": 0.1, "epochs": 8, "seed": 0, "guard": {"frs": False}}
@@ -143,3 +146,11 @@ def test_seeds_that_differ_in_the_minutes_between_checkpoints_are_one_family(mak
         for config in configs
     ]
     assert members(pair) == [[0, 1]]
+
+
+def test_no_step_is_a_step_size_like_any_other(make_trace):
+    traces = [make_trace("ttrl", *HALF, config=SIM | {"step": step}) for step in (0.0, 0.1)]
+    comparisons, skipped = gather(traces)
+    assert [own.step_size for own in comparisons] == [0.0, 0.1] and not skipped
+    (family,) = digest_families([digest(own) for own in comparisons])
+    assert over_steps(family)["step"].tolist() == [0.0, 0.1]
