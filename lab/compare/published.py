@@ -194,7 +194,7 @@ def main_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
     """
     rows = []
     for comparison in comparisons:
-        setting, found = setting_of(comparison.task) or _OTHER, metrics(comparison)
+        setting, found = _setting(comparison), metrics(comparison)
         # All arms of a seed start from one model, so their mean is the seed's start.
         ours = {BASE: found.groupby("replicate")["pass_start"].mean().to_numpy(np.float64)}
         ours |= {arm: floats(metrics_of(found, arm), "pass_final") for arm in comparison.arms}
@@ -215,7 +215,7 @@ def fate_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
     """
     rows = []
     for comparison in comparisons:
-        setting, found = setting_of(comparison.task) or _OTHER, metrics(comparison)
+        setting, found = _setting(comparison), metrics(comparison)
         if not np.isfinite(floats(found, TOTAL)).any():
             continue
         for method, fate in itertools.product(comparison.arms, (*CELLS, TOTAL)):
@@ -227,11 +227,16 @@ def fate_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*keys, *NUMBERS])
 
 
+def _setting(comparison: Comparison) -> Setting:
+    # Of the runs' own task: that of one comparison of several tells them apart.
+    return setting_of(comparison.manifests[0].task) or _OTHER
+
+
 def _row(
     comparison: Comparison, method: str, ours: Floats, value: float | None, note: str
 ) -> dict[str, object]:
     row: dict[str, object] = {"world": comparison.world, "task": comparison.task, "method": method}
-    row |= (setting_of(comparison.task) or _OTHER)._asdict() | asdict(estimate(ours))
+    row |= _setting(comparison)._asdict() | asdict(estimate(ours))
     return row | {"published": math.nan if value is None else value, "footnote": note}
 
 

@@ -234,10 +234,14 @@ def real(response_file, tmp_path_factory):
 
 
 def test_short_runs_and_penalties_are_compared_as_far_as_they_can_be(
-    real, response_file, tmp_path, capsys
+    real, response_file, tmp_path, capsys, monkeypatch
 ):
-    data = ["--real", str(real), "--response", response_file, "--replicates", "2", "--quiet"]
+    opened, copy = [], shutil.copy(response_file, tmp_path / "r.npz")
+    load = np.load
+    monkeypatch.setattr(np, "load", lambda path, **how: opened.append(path) or load(path, **how))
+    data = ["--real", str(real), "--response", str(copy), "--replicates", "2", "--quiet"]
     assert main(["agree", *data, "--out", str(tmp_path / "all")]) == 0
+    assert opened == [str(copy)]  # once for all cells
     shown = capsys.readouterr().out
     assert "left out: fates and r (fewer than 8 visits): ttrl at lr 0.02, kl at lr 0.02" in shown
     assert "left out: classical policies (kl_coef = 0.3): kl at lr 0.02" in shown

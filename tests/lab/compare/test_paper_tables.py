@@ -2,6 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lab.compare.collection import gather
 from lab.compare.published import LLAMA, MATH, fate_table, footnotes, main_table
 
 RIGHT, LOST = [0.8] * 9, [0.6] * 4 + [0.1] * 5
@@ -37,6 +38,17 @@ def test_fate_table(compare):
     odd = table.loc[("guard", "Degraded")]
     assert (odd["mean"], odd["published"], odd["footnote"]) == (0, 5.0, "no multiple of 1/83")
     assert len(table) == 2 * 6
+
+
+def test_each_of_several_step_sizes_stands_beside_the_papers_numbers(make_trace):
+    def trace(step):
+        return make_trace("ttrl", [[LOST]], [[0.5] * 9], task="llama-amc", config={"step": step})
+
+    comparisons, _ = gather([trace(0.1), trace(0.2)])
+    for table, n in ((main_table(comparisons), 2), (fate_table(comparisons), 12)):
+        ours = table[table["method"] == "ttrl"]
+        assert len(ours) == n and ours["published"].notna().all()
+        assert ours["task"].nunique() == 2
 
 
 def test_fates_of_unknown_truths_are_left_out(compare):
