@@ -73,7 +73,8 @@
       this.found = [...this.columns.problem.keys()].filter((i) => {
         const problem = this.columns.problem[i];
         const name = (this.ids?.[problem] || "").toLowerCase();
-        const named = /^\d+$/.test(wanted) ? String(problem) === wanted : name.includes(wanted);
+        const exact = String(problem) === wanted || name === wanted;
+        const named = /^\d+$/.test(wanted) ? exact : name.includes(wanted);
         return named && (!fate || arms.some((k) => this.value(k, "fate", i) === fate));
       });
       this.order();

@@ -26,7 +26,7 @@ def traced(name, votes, **changes):
     # Of this seed problem 4 changes its label.
     config = SimConfig(**SIZES, seed=28, vote_replicates=2 if votes else 0)
     trace = simulate(with_arm(config, arm(name)))
-    ids = [f"id-{n}-{EVIL if n == 3 else ''}" for n in range(10)]
+    ids = [*(f"id-{n}-{EVIL if n == 3 else ''}" for n in range(9)), "62"]
     facts = {"title": name.upper(), "config": {"step": 0.1}, "extra": {"problem_ids": ids}}
     trace.run = replace(trace.run, **facts | {"task": "test", "seeds": [0, 0]} | changes)
     visits, unknown = trace.visits, trace.visits["problem"] == 1
