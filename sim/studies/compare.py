@@ -249,10 +249,10 @@ def print_summary(rows: pd.DataFrame, settings: Sequence[str] = ()) -> None:
         # train nothing have no key, and depend on all but the step.
         others = rows[["arm", *(name for name in settings if name != "step")]].astype(str)
         rows = rows.assign(key=rows["key"].fillna(others.agg(" ".join, axis=1)))
-        by_key = rows.groupby("key")
+        by_key = rows.groupby(["key", "arm"])  # arms that are one run have a line each
         many = {n: pd.Series(by_key[n].transform("nunique", dropna=False)).gt(1) for n in settings}
         shown = {n: rows[n].astype(object).mask(shared, "any") for n, shared in many.items()}
-        rows = rows.assign(**shown).drop_duplicates(["key", "replicate"], ignore_index=True)
+        rows = rows.assign(**shown).drop_duplicates(["key", "arm", "replicate"], ignore_index=True)
     cells = list(groups(rows, [*settings, "arm"]))
     for columns in _TABLES:
         if not any(np.isfinite(floats(rows, metric.name)).any() for metric in columns):

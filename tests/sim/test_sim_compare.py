@@ -45,6 +45,18 @@ def test_a_long_summary_counts_the_lines_that_its_table_leaves_out(capsys):
     assert [line for line in shown if "more" in line] == ["... 100 more lines; all are in the file"]
 
 
+def test_arms_that_are_one_run_each_have_their_lines(capsys):
+    rows = [
+        {"guard.negative_scale": x, "arm": name, "replicate": 0, "status": "done", "key": f"{x}"}
+        | dict.fromkeys((*MEASURES, "step_factor"), 1.0)
+        for x in (0.0, 1.0)
+        for name in ("ttrl", "positive")
+    ]
+    print_summary(pd.DataFrame(rows), ["guard.negative_scale"])
+    shown = re.findall(r"^(\d) +(ttrl|positive) ", capsys.readouterr().out, re.M)
+    assert shown == 2 * [("0", "ttrl"), ("0", "positive"), ("1", "ttrl"), ("1", "positive")]
+
+
 def test_skipped_visits_are_watched_and_not_trained_on():
     config = replace(with_arm(CONFIG, arm("ttrl")), skip_rate=0.4)
     visits = simulate(config).visits
