@@ -106,7 +106,7 @@ def run_child(words: Sequence[str], log: str, place: Place) -> None:
         stop_with_parent()
         ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(len(place))]
         ranks += ["--shutdown-timeout", str(SHUTDOWN_SECONDS), "-m", __name__]
-        os.execv(sys.executable, [sys.executable, *ranks, *words])
+        os.execv(sys.executable, [sys.executable, *ranks, *words, *sys.argv])
     threading.Thread(target=_outlive, daemon=True).start()
     sys.exit(run_one(words))
 
@@ -283,4 +283,6 @@ def _ended(running: Sequence[_Child], seconds: float | None) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(run_one(sys.argv[1:]))
+    # Then the comparison's own command line, which the run folder notes.
+    arguments, sys.argv = sys.argv[1:4], sys.argv[4:]
+    sys.exit(run_one(arguments))

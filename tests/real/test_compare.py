@@ -19,7 +19,7 @@ from lab.base.arms import arm
 from lab.base.errors import UserError
 from lab.base.settings import from_values
 from lab.study import Done, Job, Study
-from lab.trace.manifest import read_manifest
+from lab.trace.manifest import command, read_manifest
 from lab.trace.trace import RunFolder, load
 from real import train
 from real.__main__ import main
@@ -210,7 +210,7 @@ def test_each_run_sees_its_own_gpus(tmp_path):
     assert outcome.error is None
     run = read_manifest(job.folder)
     assert (run.extra["gpus"], run.backend) == ("7,GPU-8f", "transformers on 2 x cpu")
-    assert run.status == "finished" and shares[-1] == 1
+    assert run.status == "finished" and shares[-1] == 1 and run.command == command()
 
 
 def test_comparison_is_paired_and_matches_the_effort(tmp_path, capsys):
