@@ -26,20 +26,11 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import pandas as pd
 
-from lab.base.arms import (
-    Arm,
-    arm,
-    control_target,
-    joined,
-    replayed_target,
-    split_settings,
-    title,
-    without_guard,
-)
+from lab.base.arms import Arm, arm, control_target, replayed_target, title, with_rule, without_guard
 from lab.base.columns import floats
 from lab.base.errors import UserError
 from lab.base.files import remove_folder
-from lab.base.named_arms import CONTROLS, GUARD, MATCHED
+from lab.base.named_arms import BASELINE, CONTROLS, GUARD, MATCHED
 from lab.base.settings import to_values
 from lab.compare.effort import CLOSE, MAX_TRIES, RatioAt, achieved_ratio, mean_update, search
 from lab.trace.manifest import FILE_NAME, read_manifest, write_manifest
@@ -179,7 +170,7 @@ def check_arms(names: Sequence[str], there: Callable[[str], bool] = lambda _: Fa
     """
     if not names:
         raise UserError("arms: give at least one")
-    names = [joined(*split_settings(name)) for name in names]
+    names = [with_rule(name, BASELINE) for name in names]  # one spelling of each
     for name in names:
         if names.count(name) > 1:
             raise UserError(f"arms: {name} is there twice")
