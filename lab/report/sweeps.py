@@ -12,7 +12,7 @@ from lab.base.arms import title
 from lab.base.columns import TextTable, floats, groups, unique, where
 from lab.base.errors import UserError
 from lab.base.files import Folders
-from lab.base.stats import estimate
+from lab.base.stats import counted, estimate
 from lab.compare.collection import Skipped, find_sweeps, read_sweep
 from lab.figures.outcomes import swept
 from lab.measures import Metric
@@ -33,7 +33,7 @@ class ReportedSweep:
     """One sweep as the page shows it."""
 
     name: str
-    """Of its folder, not escaped."""
+    """Of its folder, not escaped, and how many of its runs failed."""
     slug: str
     """The name for files, distinct among the sweeps."""
     figures: dict[str, Drawing]
@@ -61,8 +61,7 @@ def read_sweeps(folders: Folders, worlds: Worlds) -> tuple[list[ReportedSweep], 
     places = [place for place in find_sweeps(folders) if place.resolve() not in own]
     for place, slug in zip(places, file_names(p.resolve().name for p in places), strict=True):
         try:
-            rows = where(read_sweep(place), status="done")
-            found.append(_digest(rows, place.resolve().name, slug))
+            found.append(_digest(read_sweep(place), place.resolve().name, slug))
         except UserError as error:
             skipped.append(Skipped(place, str(error)))
         except (KeyError, ValueError, TypeError) as error:
@@ -74,6 +73,9 @@ def read_sweeps(folders: Folders, worlds: Worlds) -> tuple[list[ReportedSweep], 
 def _digest(rows: pd.DataFrame, name: str, slug: str) -> ReportedSweep:
     axes = [str(column) for column in rows.columns]
     axes = axes[axes.index("group") + 1 : axes.index("arm")]
+    lost = len(where(rows, status="failed").drop_duplicates(["cell", "arm"]))
+    name += f", {counted(lost, 'run')} failed" * bool(lost)
+    rows = where(rows, status="done")
     drawn = {
         (f"{group} {metric.name}"): drawing
         for (group,), part in groups(rows, ["group"])

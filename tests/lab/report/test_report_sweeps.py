@@ -42,7 +42,9 @@ def test_a_sweep_has_a_figure_per_metric_and_a_table(swept, capsys):
     assert content.count("<tr>") == 13 and "Vote memory" not in content
     assert capsys.readouterr().out.endswith("page.html\n")
     assert main([str(swept), "--format", "md"]) == 0
-    assert "| 0.5 | 0.06 | TTRL-Guard | 2 | 55.5 ± 0.7 | 6.5 ± 0.7 |" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "| 0.5 | 0.06 | TTRL-Guard | 2 | 55.5 ± 0.7 | 6.5 ± 0.7 |" in shown
+    assert "## tau, 1 run failed\n" in shown and "<h3>tau, 1 run failed</h3>" in content
     assert main([str(swept), "--format", "csv", "-o", str(swept / "csv")]) == 0
     table = pd.read_csv(swept / "csv" / "sweep-tau.csv")
     assert len(table) == 12 and table["pass_final_sd"].tolist() == pytest.approx([0.5**0.5] * 12)
