@@ -237,8 +237,12 @@ class Study:
     def __post_init__(self) -> None:
         check_arms(self.arms, lambda name: all(job.finished for job in self.jobs([name])))
         replaying = [name for name in self.arms if replayed_target(name) is not None]
-        if replaying and len(self.seeds) < 2 and not self.replicates:
-            raise UserError(f"arms: {replaying[0]} needs two seeds, since each replays another one")
+        n, runs = len(self.seeds), "seeds"
+        if replaying and self.replicates:
+            n, runs = self.config_of(replaying[0]).replicates, "replicates"
+        if replaying and n < 2:
+            needed = f"needs two {runs}, since each replays another one"
+            raise UserError(f"arms: {replaying[0]} {needed}")
 
     def folder_of(self, name: str, seed: int, root: Path | None = None) -> Path:
         """Folder of a run, in the study's folder or that of a try."""

@@ -31,7 +31,7 @@ from lab.measures import MEASURES, METRICS, Metric, measured
 from lab.measures.fate import FATES, MIN_VISITS, fates
 from lab.report.markdown import rule_markdown
 from lab.study import Job, Outcome, Report, Study
-from lab.trace.manifest import FILE_NAME, LOCK_NAME, locked, read_manifest
+from lab.trace.manifest import FILE_NAME, is_unused, locked, read_manifest
 from lab.trace.trace import Trace, load
 from sim.engine.rows import majority_right
 from sim.engine.run import Simulation, simulate
@@ -147,8 +147,14 @@ def compare(
         check_unchanged(folder, stored, to_values(wanted), may_differ)
     if config.policy != "measured":
         ability_sampler(config)  # refuses a bad histogram or trace before anything is written
-    own = {GRID, TABLE, LOCK_NAME, *study.arms, *(f".{name}" for name in study.arms)}
-    make_folder(out, lambda path: path.name in own or (path / FILE_NAME).is_file())
+    own = {GRID, TABLE, *study.arms}
+
+    def is_own(path: Path) -> bool:
+        # A stopped comparison leaves hidden folders, and folders without a run.
+        left = path.name.startswith(".") or is_unused(path)
+        return left or path.name in own or (path / FILE_NAME).is_file()
+
+    make_folder(out, is_own)
     with locked(out):
         study.run()
     return {name: load(out / name) for name in study.arms}

@@ -92,6 +92,17 @@ def test_a_single_replicate_has_neither_an_interval_nor_another_half(tmp_path, c
     assert "other half" not in shown and "nan" not in shown
 
 
+def test_what_a_stopped_comparison_left_of_other_arms_is_in_nobodys_way(tmp_path, capsys):
+    line = ["compare", "--out", str(tmp_path), "--replicates", "1", *FEW, "--arms", "ttrl"]
+    assert main([*line, "guard", "replayed"]) == 2
+    assert "replayed needs two replicates, since each" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())  # refused before any run
+    for name in (".matched/0", "matched", "memory/visits"):
+        (tmp_path / name).mkdir(parents=True)
+    assert main(line) == 0
+    assert load(tmp_path / "ttrl").run.status == "finished"
+
+
 def test_compare_writes_every_difference_over_steps_and_the_null_model(tmp_path, capsys):
     out = tmp_path / "all"
     line = ["compare", "--out", str(out), "--replicates", "3", *FEW, "--null"]
