@@ -29,7 +29,7 @@ DECIDED = {"tie": "tied", "skipped": "skip", **{name: name for name in _SAME.spl
 """Field of `guard_core.visit.VisitRecord` to the field of `Decision` that holds it."""
 
 
-def routed(skip: Array, high_risk: Array, contested: Array) -> Array:
+def rerouted(skip: Array, high_risk: Array, contested: Array) -> Array:
     """(..., P) routes under other skips than the guard's; contested is FR > tau_FR now."""
     own = np.where(high_risk, HIGH_RISK, np.where(contested, AT_RISK, STABLE))
     return np.where(skip, SKIPPED, own).astype(np.int8)
@@ -72,7 +72,7 @@ class Decision:
 
     def treated(self, weight: Array, beta: Array, skip: Array, tau_FR: float) -> Decision:
         """Replace what changes the update, as in a control that treats other problems."""
-        route = routed(skip, self.high_risk, self.flip_rate > tau_FR)
+        route = rerouted(skip, self.high_risk, self.flip_rate > tau_FR)
         return replace(self, weight=weight, beta=beta, skip=skip, route=route)
 
     def trained_on(self, label: Array) -> Decision:

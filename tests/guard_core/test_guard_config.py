@@ -23,7 +23,7 @@ from guard_core.config import (
     fault,
     settings,
 )
-from guard_core.decision import Route, Treatment, routed
+from guard_core.decision import Route, Treatment, rerouted
 from guard_core.schedule import brake_factor, rate_factor, scheduled_steps, signal, step_factors
 
 BOUNDS = {
@@ -228,7 +228,7 @@ def test_routes_follow_the_skips():
     skip, high_risk, contested = np.array(
         [[1, 0, 1, 0, 0], [0, 1, 1, 0, 0], [0, 1, 0, 1, 0]], np.bool_
     )
-    found = routed(skip, high_risk, contested)
+    found = rerouted(skip, high_risk, contested)
     wanted = [Route.SKIPPED, Route.HIGH_RISK, Route.SKIPPED, Route.AT_RISK, Route.STABLE]
     assert found.tolist() == wanted and found.dtype == np.int8
 
