@@ -151,7 +151,7 @@ def read_response(path: Path | str) -> Response:
         facts = msgspec.json.decode(values.pop("facts").tobytes())
     except FileNotFoundError as error:
         raise UserError(f"{where}: no such file; make one with guard-train measure") from error
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise UserError(f"{where}: not a response file, or damaged; {again}") from error
     version = facts.get("version") if isinstance(facts, dict) else None
     if version != VERSION:
@@ -159,7 +159,7 @@ def read_response(path: Path | str) -> Response:
     try:
         response = Response(msgspec.convert(facts, Facts), **values)
         _check(response)
-    except ValueError as error:  # also msgspec's
+    except (ValueError, TypeError) as error:  # also msgspec's
         raise UserError(f"{where}: damaged ({error}); {again}") from error
     return response
 

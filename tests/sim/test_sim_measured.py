@@ -186,6 +186,11 @@ def test_files_that_do_not_fit_are_refused(response_file, tmp_path):
     write_response(tmp_path / "old.npz", old)
     with pytest.raises(UserError, match="format version 99, not 3"):
         simulate(settings(str(tmp_path / "old.npz")))
+    np.save(tmp_path / "array.npy", np.zeros(3))  # NumPy's own, and no archive
+    write_response(tmp_path / "flat.npz", replace(small_response(), log_p0=np.float64(0)))
+    for name, said in (("array.npy", "not a response file, or"), ("flat.npz", "damaged \\(")):
+        with pytest.raises(UserError, match=said):
+            read_response(tmp_path / name)
 
 
 def test_logits_that_are_not_finite_stop_the_run(response_file):
