@@ -28,7 +28,7 @@ from lab.base.columns import Floats, TextTable, finite_mean, floats, groups, sel
 from lab.base.errors import UserError
 from lab.base.stats import Estimate, mean_sd, paired, with_interval
 from lab.compare.collection import MEASURED, Comparison, gather
-from lab.compare.families import PROMPTS, shared_settings
+from lab.compare.families import PROMPTS, arm_names, shared_settings
 from lab.measures.dynamics import dynamics
 from lab.measures.fate import FATES, fate_shares, fates
 from lab.trace.trace import Trace
@@ -65,7 +65,7 @@ def agreement(real: Sequence[Trace], simulated: Sequence[Trace] | Trace) -> pd.D
     Args:
         real: runs of the trainer, of any arms, seeds and settings.
         simulated: runs of the policy `measured` with the settings of real ones. Each predicts the
-            real runs of its arm, learning rate, problems, votes, batches and epochs.
+            real runs of its arm's settings, learning rate, problems, votes, batches and epochs.
 
     Returns:
         One row per cell and prediction: task, lr, arm, prediction (the policy, `OTHER_HALF` or
@@ -82,14 +82,14 @@ def agreement(real: Sequence[Trace], simulated: Sequence[Trace] | Trace) -> pd.D
     predictions = gather([simulated] if isinstance(simulated, Trace) else simulated)[0]
     parts = []
     for comparison in gather(real)[0]:
-        fitting = [own for own in predictions if predicts(own, comparison)]
+        fitting = [own for own in predictions if alike(own, comparison)]
         growths = [own.manifests[0].config.get("growth") for own in fitting]  # None: the file's
         names = [MEASURED if g is None else f"{MEASURED}, growth {g:g}" for g in growths]
         found = {
-            name if names.count(name) == 1 else f"{name}, {own.task}": own.traces
+            name if names.count(name) == 1 else f"{name}, {own.task}": alike(own, comparison)
             for name, own in zip(names, fitting, strict=True)
         }
-        if any(set(own) & set(comparison.traces) for own in found.values()):
+        if found:
             parts.append(compare_cells(comparison, found))
     if not parts:
         raise UserError(
@@ -113,6 +113,13 @@ def predicts(simulated: Comparison, real: Comparison) -> bool:
         # What one has not noted agrees: a simulation without a clip takes the trainer's.
         and all(one == two or None in (one, two) for one, two in noted)
     )
+
+
+def alike(simulated: Comparison, real: Comparison) -> dict[str, Trace]:
+    """Return the simulated runs of each arm whose settings, as far as noted, are the real ones'."""
+    arms = [arm for arm in simulated.arms if arm in real.runs and predicts(simulated, real)]
+    pairs = {arm: [*simulated.runs[arm], *real.runs[arm]] for arm in arms}
+    return {a: simulated.traces[a] for a, runs in pairs.items() if len({*arm_names(runs)}) == 1}
 
 
 def compare_cells(real: Comparison, predictions: Mapping[str, Mapping[str, Trace]]) -> pd.DataFrame:

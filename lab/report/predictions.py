@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from lab.compare.agreement import CELLS, MEANS, cell_table, compare_cells, mean_table, predicts
+from lab.base.columns import select
+from lab.compare.agreement import CELLS, MEANS, alike, cell_table, compare_cells, mean_table
 from lab.compare.collection import MEASURED
 from lab.figures.style import BANDS
 from lab.figures.training import overlay
 from lab.report.digest import ReportedComparison, Worlds, file_names, slugs
 from lab.report.html import Drawing, Html, join, shown, small_table, tag
+from lab.trace.trace import Trace
 
 _HOW = (
     "The simulator's policy measured is the start model linearised over its token tree, trained "
@@ -23,22 +25,24 @@ def predictions(worlds: Worlds) -> dict[str, tuple[str, Drawing]]:
     The figure has its tables below.
     """
     pairs = [
-        (slug, real, simulated)
+        (slug, real, simulated, traces)
         for real, slug in zip(worlds, slugs(worlds), strict=True)
         for simulated in worlds
-        if predicts(simulated.comparison, real.comparison)
-        and set(simulated.comparison.arms) & set(real.comparison.arms)
+        if (traces := alike(simulated.comparison, real.comparison))
     ]
     names = file_names(slug for slug, *_ in pairs)
-    drawn = ((real.name, _drawing(real, simulated)) for _, real, simulated in pairs)
+    drawn = ((real.name, _drawing(real, *others)) for _, real, *others in pairs)
     return dict(zip((f"{name}-agreement" for name in names), drawn, strict=True))
 
 
-def _drawing(real: ReportedComparison, simulated: ReportedComparison) -> Drawing:
-    found = compare_cells(real.comparison, {MEASURED: simulated.comparison.traces})
+def _drawing(
+    real: ReportedComparison, simulated: ReportedComparison, traces: dict[str, Trace]
+) -> Drawing:
+    found = compare_cells(real.comparison, {MEASURED: traces})
     tables = ((CELLS, cell_table(found)), (MEANS, mean_table(found)))
     below = join(small_table(how, table.head, table.rows) for how, table in tables)
-    figure = overlay(real.dynamics, simulated.dynamics, real.titles)
+    own = select(simulated.dynamics, simulated.dynamics["arm"].isin(list(traces)))
+    figure = overlay(real.dynamics, own, real.titles)
     alt, caption = "FR, MR and pass@1 of real and simulated runs per arm", f"{simulated.name}."
     return Drawing(figure, alt, caption, below=below)
 

@@ -79,6 +79,21 @@ def test_a_simulation_with_other_settings_predicts_nothing(setting, make_trace):
         lab.agreement(real, runs(make_trace, "sim", "ttrl", 0.5, **noted | setting))
 
 
+def test_an_arm_with_other_settings_under_its_name_is_not_predicted(make_trace):
+    def both(world, frs, kl_coef):
+        own = {"guard": {"guard": {"frs": frs}}, "ttrl": {"kl_coef": kl_coef}}
+        return [run for a in own for run in runs(make_trace, world, a, 0.5, **own[a])]
+
+    real, simulated = both("real", False, 0.0), both("sim", True, 0.1)
+    with pytest.raises(UserError, match="no simulated run has arm"):
+        lab.agreement(real, simulated)
+    simulated = both("sim", False, 0.1)
+    assert set(lab.agreement(real, simulated)["arm"]) == {"guard"}
+    worlds = [digested(own) for own in gather([*real, *simulated])[0]]
+    ((_, drawing),) = predictions(worlds).values()
+    assert [panel.text for panel in drawing.figure.layout.annotations] == ["<b>TTRL-Guard</b>"]
+
+
 def test_a_run_that_noted_no_sources_agrees_with_all(real, make_trace):
     (simulated,) = runs(make_trace, "sim", "ttrl", 0.5)
     simulated.run = replace(simulated.run, extra={"sources": None})
