@@ -28,7 +28,7 @@ from lab.base.columns import Floats, TextTable, finite_mean, floats, groups, sel
 from lab.base.errors import UserError
 from lab.base.stats import Estimate, mean_sd, paired, with_interval
 from lab.compare.collection import MEASURED, Comparison, gather
-from lab.compare.families import PROMPTS, arm_names, shared_settings
+from lab.compare.families import PROMPTS, WEIGHTS, arm_names, shared_settings
 from lab.measures.dynamics import dynamics
 from lab.measures.fate import FATES, fate_shares, fates
 from lab.trace.trace import Trace
@@ -105,7 +105,7 @@ def predicts(simulated: Comparison, real: Comparison) -> bool:
         return False
     own, other = runs = simulated.manifests[0], real.manifests[0]
     noted = [[run.config.get(name) for run in runs] for name in _SHARED]
-    noted.append([shared_settings(run).get(PROMPTS) for run in runs])
+    noted += [[shared_settings(run).get(name) for run in runs] for name in (WEIGHTS, PROMPTS)]
     return (
         own.config.get("policy") == MEASURED
         and simulated.step_size == real.step_size

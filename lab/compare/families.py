@@ -28,8 +28,8 @@ max_unread offload_optimizer rank_timeout restart_engine save_model threads vote
 """Settings that do not matter to a comparison, of runs of earlier versions, which note no roles.
 New settings do not belong here."""
 
-_WEIGHTS, PROMPTS = "weights", "prompts"
-_RECORDED = {_WEIGHTS: "model", PROMPTS: "problems"}
+WEIGHTS, PROMPTS = "weights", "prompts"
+_RECORDED = {WEIGHTS: "model", PROMPTS: "problems"}
 """Recorded fingerprint to the setting that names the same thing by a path."""
 _WEIGHT_FILES = (".safetensors", ".bin", ".pt")
 _MOST_NAMED, _LONGEST = 4, 40
@@ -102,7 +102,7 @@ def shared_settings(run: Manifest) -> dict[str, Any]:
     if isinstance(sources, Mapping):
         if isinstance(model := sources.get("model"), Mapping):
             files = [str(model[name]) for name in sorted(model) if name.endswith(_WEIGHT_FILES)]
-            settings[_WEIGHTS] = " ".join(files)
+            settings[WEIGHTS] = " ".join(files)
         if sources.get("problems"):
             settings[PROMPTS] = str(sources["problems"])
     return settings

@@ -161,11 +161,15 @@ def test_one_seed_has_no_references(real, make_trace):
     assert list(table["prediction"]) == ["measured"] and table["seeds"].tolist() == [1]
 
 
-def test_a_run_predicts_only_runs_on_its_problems(make_trace):
+@pytest.mark.parametrize(
+    ("name", "digests"),
+    [("problems", ("a", "b")), ("model", [{"model.safetensors": digest} for digest in "ab"])],
+)
+def test_a_run_predicts_only_runs_of_its_model_on_its_problems(make_trace, name, digests):
     sims = []
-    for digest in ("a", "b"):
+    for digest in digests:
         one = "ttrl", paths(0.5, 1), [[0.5] * (E + 1)]
-        extra, config = {"sources": {"problems": digest}}, SETTINGS | {"policy": "measured"}
+        extra, config = {"sources": {name: digest}}, SETTINGS | {"policy": "measured"}
         other = make_trace(*one, world="real", config=SETTINGS, extra=extra)
         sims.append(make_trace(*one, config=config, extra=extra))
     assert len(lab.agreement([other], sims[1:])) == 1
