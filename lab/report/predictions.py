@@ -31,7 +31,7 @@ def predictions(worlds: Worlds) -> dict[str, tuple[str, Drawing]]:
         if (traces := alike(simulated.comparison, real.comparison))
     ]
     names = file_names(slug for slug, *_ in pairs)
-    drawn = ((real.name, _drawing(real, *others)) for _, real, *others in pairs)
+    drawn = ((real.name, _drawing(real, own, traces)) for _, real, own, traces in pairs)
     return dict(zip((f"{name}-agreement" for name in names), drawn, strict=True))
 
 
