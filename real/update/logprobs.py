@@ -406,9 +406,11 @@ def can_bundle(model: Any) -> bool:
     positions and masks: they are tried on two responses of two tokens to a prompt of two.
     """
     config, body = model.config.get_text_config(), model.base_model
-    windows = getattr(config, "layer_types", None) or [getattr(config, "sliding_window", None)]
+    # GPT-Neo has a name of its own for them, and a window over places, whatever the positions.
+    kinds = getattr(config, "layer_types", None) or getattr(config, "attention_layers", None)
+    windows = set(kinds or [getattr(config, "sliding_window", None)])
     kernel = getattr(config, "_attn_implementation", None)
-    if set(windows) - {"full_attention", None} or kernel not in _MASKED or model._is_stateful:
+    if windows - {"full_attention", "global", None} or kernel not in _MASKED or model._is_stateful:
         return False
     device = model.get_input_embeddings().weight.device
     tokens = torch.arange(_PROBE_TOKENS, device=device) % config.vocab_size

@@ -26,6 +26,8 @@ half_sliding = partial(causal, "Gemma2", **DECODER, sliding_window=5)
 SMALL = {"vocab_size": VOCABULARY, "initializer_range": 0.3, "n_head": 2}
 linear_biases = partial(causal, "Bloom", **SMALL, hidden_size=16, n_layer=2)
 """Its positions are counted from the mask."""
+NEO = {"num_heads": 2, "num_layers": 2, "hidden_size": 16, "window_size": 12}
+half_local = partial(causal, "GPTNeo", **SMALL, **NEO, attention_types=[[["global", "local"], 1]])
 
 
 def gpt2(**changes):
@@ -113,7 +115,7 @@ def test_a_broken_response_is_left_out_without_those_behind_its_prompt():
     assert done.broken == ((0, 2),)
 
 
-@pytest.mark.parametrize("make", [sliding, half_sliding, linear_biases])
+@pytest.mark.parametrize("make", [sliding, half_sliding, half_local, linear_biases])
 def test_other_attention_goes_on_row_by_row(make):
     scorer = Scorer(make())
     assert scorer.bundle_width is None
