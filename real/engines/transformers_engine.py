@@ -307,13 +307,11 @@ class _Batch:
         pad = engine.pad_token_id
         ids = [[pad] * (self.length - len(prompt)) + [*prompt] for prompt in prompts]
         self.sizes_N = torch.tensor([len(prompt) for prompt in prompts], device=device)
-        self.mask_NL: Tensor | None = None
-        positions_NL = None
+        columns_L = torch.arange(capacity, device=device)
+        mask_NL = (columns_L >= self.length - self.sizes_N[:, None]).long()
+        positions_NL = (mask_NL[:, : self.length].cumsum(-1) - 1).clamp(min=0)
         # Equal lengths need no mask, and attention without a mask is faster.
-        if any(len(prompt) != self.length for prompt in prompts):
-            columns_L = torch.arange(capacity, device=device)
-            self.mask_NL = (columns_L >= self.length - self.sizes_N[:, None]).long()
-            positions_NL = (self.mask_NL[:, : self.length].cumsum(-1) - 1).clamp(min=0)
+        self.mask_NL = None if bool(mask_NL[:, 0].all()) else mask_NL
         self.logits_NA = self._forward(torch.tensor(ids, device=device), positions_NL)
         for i, layer in enumerate(self.cache.layers):
             # Other kinds than full attention (sliding windows, recurrent states) stay as they are.
@@ -342,8 +340,9 @@ class _Batch:
         self.logits_NA = self._forward(token_N[:, None], self.sizes_N[:, None])
         self.sizes_N = self.sizes_N + 1
 
-    def _forward(self, ids_NL: Tensor, positions_NL: Tensor | None) -> Tensor:
+    def _forward(self, ids_NL: Tensor, positions_NL: Tensor) -> Tensor:
         engine, options = self._engine, {"past_key_values": self.cache, "use_cache": True}
+        options["position_ids"] = positions_NL[:1]  # Bamba counts its own from 0 at every token
         if self.mask_NL is not None:
             options["attention_mask"] = self.mask_NL[:, : self.length]
             options["position_ids"] = positions_NL

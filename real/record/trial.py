@@ -61,7 +61,8 @@ def check_sampling(policy: Policy, prompts: Sequence[list[int]], config: TrainCo
     n_tokens = max(1, min(_TOKENS, most, end // 2))
     switches = sorted({s for s in _switches(policy.model.config.to_dict()) if 0 < s < end})
     below = next((s for s in switches if s > n_tokens), end)
-    trials = [(tuple(min(length, below - n_tokens) for length in _LENGTHS), other)]
+    several = tuple(min(length, below - n_tokens) for length in _LENGTHS)
+    trials = [(several, other), (several[-1:], other)]  # one length needs no mask
     for switch in switches:
         remedy = (
             f"where a sequence grows beyond {switch} tokens; keep it shorter by "

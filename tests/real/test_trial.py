@@ -1,12 +1,13 @@
 import errno
 import json
+from contextlib import nullcontext
 from types import SimpleNamespace
 from unittest.mock import Mock, create_autospec
 
 import pytest
 import torch
 from small_models import decoder_sizes, save_model, seeded
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, BambaForCausalLM
 
 from lab.base.errors import UserError
 from lab.trace.trace import load
@@ -169,6 +170,21 @@ def test_models_are_tried_beyond_every_length_that_their_config_names(name, monk
         tried(kind, longest=longest, **{name: 20})
         lengths = [len(prompt) for call in sample.call_args_list for prompt in call.args[1]]
         assert any(n < 20 < n + 12 for n in lengths) if crosses else max(lengths) < 14
+
+
+@pytest.mark.parametrize("loses", [False, True])
+def test_models_are_tried_with_a_mask_and_without(loses, monkeypatch):
+    """Bamba counts positions anew at every token unless it is given them."""
+
+    def forward(self, **named):
+        if loses and "attention_mask" not in named:
+            named.pop("position_ids", None)
+        return plain(self, **named)
+
+    plain = BambaForCausalLM.forward
+    monkeypatch.setattr(BambaForCausalLM, "forward", forward)
+    with pytest.raises(UserError, match=r"BambaFor.* differ") if loses else nullcontext():
+        tried("bamba")
 
 
 SHORT = {
