@@ -98,12 +98,14 @@ def load_policy(
     if head_dtype == "float32":
         widen_head(model)
     n_embeddings = model.get_input_embeddings().weight.shape[0]
-    if len(tokenizer) > n_embeddings:
+    # Added tokens may be more: Gemma 3's text models have none for images. Prompts are checked.
+    if (n_tokens := tokenizer.vocab_size) > n_embeddings:
         raise UserError(
-            f"model {folder}: the tokenizer has {len(tokenizer)} tokens, the model {n_embeddings}; "
+            f"model {folder}: the tokenizer has {n_tokens} tokens, the model {n_embeddings}; "
             "put the model's own tokenizer into the folder"
         )
-    pad = next((i for i in (tokenizer.pad_token_id, *ends) if i is not None), 0)
+    pads = tokenizer.pad_token_id, *ends
+    pad = next((i for i in pads if i is not None and i < n_embeddings), 0)
     with in_phase("load"):
         model = model.to(chosen_device).eval()
     return Policy(model, tokenizer, ends, pad, chosen_device)

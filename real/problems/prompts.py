@@ -62,6 +62,11 @@ def build_prompts(
             text, ids = encode(tokenizer, asked, suffix, in_template, config.template_options)
             if in_template and not unseen:
                 unseen += _unseen(asked, suffix, text)
+            if (alien := _alien(ids, policy)) is not None:
+                raise UserError(
+                    f"problem {problem.id!r}: its prompt holds {tokenizer.decode(alien)!r}, for "
+                    "which the model has no embedding; take it out of the prompt or the template"
+                )
             if lost := _lost(text, tokenizer.decode(ids)):
                 losing.append(f"{problem.id!r} without {lost[:40]!r}")
         encoded.append((problem, ids))
@@ -109,11 +114,21 @@ def prompt_rows(prompt_sets: Iterable[PromptSet], tokenizer: Any) -> list[dict[s
 def prompt_tokens(
     problem: Problem, config: TaskSettings, policy: Policy, suffix: str | None = None
 ) -> list[int] | None:
-    """Return the token ids of a prompt, with the settings' suffix if None; None of one too long."""
+    """Return a prompt's token ids, with the settings' suffix if None; None where they do not fit.
+
+    They are too many, or the model has no embedding of one.
+    """
     asked, usual = _as_asked(problem, config)
     suffix, in_template = usual if suffix is None else suffix, _uses_template(config, policy)
     _, ids = encode(policy.tokenizer, asked, suffix, in_template, config.template_options)
-    return ids if len(ids) <= longest_prompt(config, policy) else None
+    fits = len(ids) <= longest_prompt(config, policy) and _alien(ids, policy) is None
+    return ids if fits else None
+
+
+def _alien(ids: list[int], policy: Policy) -> int | None:
+    """Return the first token of a prompt that the model has no embedding of, if any."""
+    n_embeddings = policy.model.get_input_embeddings().weight.shape[0]
+    return next((i for i in ids if i >= n_embeddings), None)
 
 
 def _as_asked(problem: Problem, config: TaskSettings) -> tuple[Problem, str]:

@@ -18,7 +18,7 @@ from real.compare import check_sources
 from real.model.folder import check_folder, model_digests
 from real.model.policy import load_policy
 from real.problems import Problem, ProblemSet, Turn, fingerprint
-from real.problems.prompts import FIXED_DATE, build_prompts, encode
+from real.problems.prompts import FIXED_DATE, build_prompts, encode, prompt_tokens
 from real.settings.config import TrainConfig
 from real.settings.groups import BOX_REQUEST
 
@@ -90,6 +90,22 @@ def test_characters_that_the_tokenizer_lacks_are_told(base):
     asked = Problem("u", "√4 in Ünder?", "12")
     (notice,) = prompts(base, SYSTEM, asked, SYSTEM, chat_template="off").notices
     assert "lacks characters of 1 prompt: " in notice and "'u' without '√ü'" in notice
+
+
+def test_added_tokens_may_lack_an_embedding_where_no_prompt_holds_one(tmp_path):
+    """As in Gemma 3's text models; the padding token is another one."""
+    folder = save_model(tmp_path / "model", spare=-1, extra=["<image>"])
+    made = load_policy(folder, "cpu")
+    assert made.pad_token_id == 1
+    made.tokenizer.pad_token = "<image>"
+    made.tokenizer.save_pretrained(folder)
+    assert load_policy(folder, "cpu").pad_token_id == 2
+    seen = Problem("i", "<image> 1+1?", "2")
+    assert len(prompts(folder, SYSTEM).tokens) == 1
+    with pytest.raises(UserError, match="problem 'i': its prompt holds '<image>', for which the m"):
+        prompts(folder, SYSTEM, seen)
+    config = TrainConfig(model=str(folder), problems="p.json", max_response_tokens=8)
+    assert prompt_tokens(SYSTEM, config, made) and not prompt_tokens(seen, config, made)
 
 
 def test_a_prompt_is_rendered_once(chat, monkeypatch):
