@@ -22,7 +22,7 @@ from real.engines.make import engine_notices, make_engine
 from real.engines.rollouts import Engine, Sampling
 from real.fit import checked_engine_memory
 from real.model.machine import grow_segments, in_phase, keep_freed_memory, pick_device
-from real.model.policy import Policy, load_policy
+from real.model.policy import Policy, load_policy, lost_parts
 from real.model.prepare import prepare_training, trained_parameters
 from real.plan import multiplied
 from real.problems.problem import PromptSet
@@ -165,7 +165,7 @@ def prepare(
     memory, planned = checked_engine_memory(config, model_folder, ranks.world)
     policy = _load(config, model_folder)
     prompts, held_out = _prompts(config, policy, run_folder)
-    told = *notices, *planned, *engine_notices(config), *prompts.notices
+    told = *notices, *lost_parts(policy), *planned, *engine_notices(config), *prompts.notices
     prompts = replace(prompts, notices=told)
     # Before the optimizer: it shards the model, of which the engine may want a whole copy.
     engine = make_engine(config, policy, ranks, run_folder, memory)

@@ -151,6 +151,18 @@ def _load_model(folder: Path, dtype: torch.dtype, attention: str) -> Any:
     return model
 
 
+def lost_parts(policy: Policy) -> list[str]:
+    """Return a notice where the library has taken the text part out of a larger model."""
+    named = json.loads((policy.folder / "config.json").read_text())
+    kind = named.get("model_type")
+    if "text_config" not in named or kind == policy.model.config.model_type:
+        return []
+    return [
+        f"the model is the text part of a {kind}: the others, such as that for images, are not "
+        "loaded, and the trained model that is saved lacks them"
+    ]
+
+
 def _is_inside(name: str, model: Any) -> bool:
     """A weight that the model has no place for is one of its layers', and no further head's."""
     modules, prefix = dict(model.named_modules()), model.base_model_prefix
@@ -255,11 +267,16 @@ def import_gguf(file: Path, out: Path) -> Any:
     return model
 
 
+_COPIED = "preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json"
+"""Files of models that also take images, without which no engine serves them."""
+
+
 def write_model(
     model: Any, tokenizer: Any, folder: Path, source: Path, weights: Any = None
 ) -> None:
     """Write model and tokenizer, with the generation settings of the folder `source` as they are.
 
+    What belongs to images is copied from there, too.
     `weights` take the place of the model's own if not None.
     """
     config, generation, dtype = model.config, model.generation_config, model.config.dtype
@@ -274,9 +291,10 @@ def write_model(
     finally:
         # The library sets the precision of the parameters, which may be masters.
         model.generation_config, config.dtype = generation, dtype
-    if (source / name).is_file():
-        shutil.copyfile(source / name, folder / name)
-    elif generation is not None:
+    for copied in (name, *_COPIED):
+        if (source / copied).is_file():
+            shutil.copyfile(source / copied, folder / copied)
+    if not (source / name).is_file() and generation is not None:
         generation.to_json_file(str(folder / name))
 
 

@@ -7,7 +7,12 @@ from unittest.mock import Mock, create_autospec
 import pytest
 import torch
 from small_models import decoder_sizes, save_model, seeded
-from transformers import AutoConfig, AutoModelForCausalLM, BambaForCausalLM
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    BambaForCausalLM,
+)
 
 from lab.base.errors import UserError
 from lab.trace.trace import load
@@ -18,6 +23,7 @@ from real.model.policy import Policy, load_policy, write_model
 from real.record.alarms import check_mismatch, watch_labels
 from real.record.checkpoint import save_model as save_run_model
 from real.record.trial import check_sampling, check_saving
+from real.run import prepare
 from real.tiny import CHECKPOINT
 from real.trainer import resume
 
@@ -238,6 +244,25 @@ def test_a_tokenizer_with_several_templates_is_saved_with_them(tmp_path):
     save_run_model(policy, tmp_path / "run")
     again = load_policy(tmp_path / "run/model", "cpu").tokenizer
     assert again.chat_template == {"default": "default", "tool_use": "tool_use"}
+
+
+def test_what_a_model_has_beside_its_text_part_is_told_or_kept(tmp_path):
+    """The library loads of Llama 4 the text part alone, and knows no files for images."""
+    sizes = decoder_sizes(107, head_dim=8, intermediate_size_mlp=24, num_local_experts=2)
+    sight = {
+        "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "image_size": 16,
+        "num_attention_heads": 2, "patch_size": 8, "projector_input_dim": 16,
+        "projector_output_dim": 16, "vision_output_dim": 16,
+    }  # fmt: skip
+    config = AutoConfig.for_model("llama4", text_config=sizes, vision_config=sight)
+    folder = save_model(tmp_path / "m", lambda *_: AutoModelForImageTextToText.from_config(config))
+    (folder / "preprocessor_config.json").write_text("{}")
+    run = prepare(TrainConfig(model=str(folder), max_response_tokens=4).settled())
+    assert any("is the text part of a llama4" in line for line in run.prompts.notices)
+    save_run_model(run.policy, tmp_path)
+    assert (tmp_path / "model" / "preprocessor_config.json").read_text() == "{}"
+    again = prepare(TrainConfig(model=str(tmp_path / "model"), max_response_tokens=4).settled())
+    assert not any("text part" in line for line in again.prompts.notices)
 
 
 def test_prompts_are_stored_with_those_held_out_and_resume_reads_them(tmp_path):
