@@ -224,9 +224,25 @@ def reference(value: object, name: str = "answer") -> str | None:
 
 
 _CHOICES = ("choices", "options", "endings")
-"""Usual names of the answers that a question offers: texts, letters to texts, or `text`."""
-_ONE_CHOICE = re.compile("(?:option|choice|ending|op)?_?[A-Ja-j]")
-"""Names of fields with one of them each, such as `A`, `option_b` or `opc`."""
+"""Usual names of the answers that a question offers, in any form that `_listed` knows."""
+_ONE_CHOICE = re.compile(r"(?:(?:option|choice|ending|op|answer)?_?[A-Ja-j]|(?:option|choice)_?\d)")
+"""Names of fields with one of them each, such as `A`, `option_b`, `opc` or `option1`."""
+_LETTERS = "ABCDEFGHIJ"
+_LETTER = re.compile(r"""(?<!\w)\(?([A-Ja-j])["']? ?[).:] ?""")
+"""What stands before a choice, as in `a ) 38 , b ) 27.5`, `(A) 38` or `{'A': '38'`."""
+
+
+def _listed(given: object) -> list[Any]:
+    """Return the choices of a list, of letters to texts, of `text`, or of one text with letters."""
+    if isinstance(given, str):
+        _, *parts = _LETTER.split(given)
+        letters = "".join(parts[::2]).upper()
+        texts = [text.strip(" \n,;'\"()[]{}") for text in parts[1::2]]
+        return texts if letters == _LETTERS[: len(letters)] else []
+    if isinstance(given, dict):
+        given = given.get("text", list(given.values()))
+    listed = given if isinstance(given, list) else []
+    return [one.get("text", one) if isinstance(one, dict) else one for one in listed]
 
 
 def _check_choices(values: dict[str, Any], said: str, answer: str | None, by_place: bool) -> None:
@@ -234,19 +250,22 @@ def _check_choices(values: dict[str, Any], said: str, answer: str | None, by_pla
 
     With `by_place` the answer is a whole number, the place of a text rather than that text.
     """
-    own = (values[name] for name in values if _ONE_CHOICE.fullmatch(name))
-    each = [text for text in own if isinstance(text, str)]
+    fields = [name for name in values if _ONE_CHOICE.fullmatch(name)]
+    each = [values[name] for name in fields if isinstance(values[name], str)]
+    numbers = min(map(len, fields), default=0) <= 2  # of the question, as a, b and c may be
     for name, given in [*((n, values.get(n)) for n in _CHOICES), ("choices", each)]:
-        found = given.get("text", list(given.values())) if isinstance(given, dict) else given
-        if not isinstance(found, list) or len(found) < 2:
+        found = _listed(given)
+        if len(found) < 2:
             continue
         texts = [str(text).strip() for text in found]
         place = (answer or "0").strip(" ().").upper()
-        places = set() if given is each else {*map(str, range(len(texts) + 1))}
+        places = set() if given is each and numbers else {*map(str, range(len(texts) + 1))}
         is_text = answer in texts and not (by_place and isinstance(found[0], str))
-        if is_text or place not in {*"ABCDEFGHIJ"[: len(texts)], *places}:
+        if is_text or place not in {*_LETTERS[: len(texts)], *places}:
             continue
-        if missing := [text for text in texts if text not in said]:
+        texts = [_LETTER.sub("", text, 1) if _LETTER.match(text) else text for text in texts]
+        bare = "".join(said.split())
+        if missing := [text for text in texts if "".join(text.split()) not in bare]:
             raise UserError(
                 f"{name}: {missing[0][:60]!r} is not in the prompt, so that no response can choose "
                 f"it; write the {name} into the prompt, and as the answer what stands before one"

@@ -166,6 +166,20 @@ LETTERED = "2+2?\nA) 3\nB) 4"
         ({"prompt": "2+2?", "options": ["easy", "short"], "answer": "17"}, ""),
         ({"prompt": "2+2?", "choices": ["4"], "answer": "A"}, ""),
         ({"prompt": "2+2?", "options": "easy", "answer": "A"}, ""),
+        ({"prompt": "2+2?", "options": "a ) 3 , b ) 4 m", "answer": "b"}, "options: '3' is not in"),
+        ({"prompt": "2+2?", "options": "[ 'a ) 3' , 'b ) 4' ]", "answer": "b"}, "options: '3' is"),
+        ({"prompt": "2+2?", "options": '{"A": "x", "B": "y"}', "answer": "A"}, "options: 'x' is"),
+        ({"prompt": LETTERED, "options": "a ) 3 , b ) 4", "answer": "b"}, ""),
+        ({"prompt": "2+2? A. 3m B. 4m", "options": "(A) 3 m (B) 4 m", "answer": "B"}, ""),
+        ({"prompt": "2+2?", "options": ["A)3", "B)4"], "answer": "B"}, "options: '3' is not in"),
+        ({"prompt": "2+2? A. 3 B. 4", "options": ["A)3", "(B) 4"], "answer": "B"}, ""),
+        ({"prompt": "2+2?", "options": "(A) f(a) (B) g(b)", "answer": "B"}, ""),
+        (
+            {"prompt": LETTERED, "answer": "B", "choices": [{"label": x, "text": x} for x in "34"]},
+            "",
+        ),
+        ({"prompt": "2+_=4", "option1": "3", "option2": "5", "answer": "1"}, "choices: '3' is not"),
+        ({"prompt": "2+2?", "answerA": "3", "answerB": "4", "label": "2"}, "choices: '3' is not"),
     ],
 )
 def test_choices_stand_in_the_prompt_where_the_answer_is_one_s_letter_or_place(row, said, tmp_path):
@@ -468,6 +482,7 @@ def test_models_are_fetched_only_by_prefix(tmp_path, monkeypatch):
     # Neither pickled weights nor code.
     patterns = " ".join(download.call_args.kwargs["allow_patterns"])
     assert "safetensors" in patterns and ".bin" not in patterns and ".py" not in patterns
+    assert "consolidated*.safetensors" in download.call_args.kwargs["ignore_patterns"]
     with pytest.raises(UserError, match=r"model hf:o/none: could not be fetched \(404 Client") as e:
         model_folder("hf:o/none")
     assert "\n" not in str(e.value)
