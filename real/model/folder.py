@@ -23,9 +23,10 @@ def model_folder(model: str) -> Path:
 
     name = model.removeprefix(PREFIX)
     try:
-        # Meta's models hold their weights once more, in another format, in `original`.
+        # Meta's and Mistral's models hold their weights once more, in other formats.
+        twice = ["original/*", "consolidated*.safetensors"]
         folder = snapshot_download(
-            name, allow_patterns=[f"*{kind}" for kind in KINDS], ignore_patterns=["original/*"]
+            name, allow_patterns=[f"*{kind}" for kind in KINDS], ignore_patterns=twice
         )
     except (OSError, ValueError) as error:
         raise UserError(
