@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -15,7 +16,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from guard_core.rules import Need
 from real.engines.vllm_engine import batched_tokens
 from real.model.folder import PREFIX, check_folder
-from real.model.policy import attention_heads, loading, widen_head
+from real.model.policy import layer_configs, layer_heads, loading, widen_head
 from real.model.prepare import adapted_layers
 from real.ranks import model_copies
 from real.settings.config import TrainConfig, needs_stats, rule_of
@@ -31,7 +32,7 @@ class ModelSize:
     n_weights: int
     """All, shared ones once."""
     n_multiplied: int
-    """Of the matrices that every token is multiplied with, see `multiplied`."""
+    """Of the matrices that a token is multiplied with, see `multiplied`."""
     n_layer: int
     n_outside: int
     """Outside of the layers: embeddings, output head, last norm."""
@@ -83,11 +84,28 @@ def read_config(model: str) -> Any:
         return AutoConfig.from_pretrained(name, **how)
 
 
+_OF_TOKEN = "num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk", "moe_k"
+"""Names in configs of the number of experts that a token passes through."""
+
+
 def multiplied(model: Any) -> int:
-    """Return the weights of a model but for input embeddings of their own, which are looked up."""
-    n_weights = sum(p.numel() for p in model.parameters())
-    inputs, head = model.get_input_embeddings().weight, model.get_output_embeddings()
-    return n_weights - (0 if inputs is getattr(head, "weight", None) else inputs.numel())
+    """Return the weights that a token is multiplied with: of experts its own few alone.
+
+    Not those of input embeddings of their own, which are looked up.
+    """
+    text = model.config.get_text_config()
+    named = (getattr(text, name, None) for name in _OF_TOKEN)
+    n_experts = next((n for n in named if isinstance(n, int)), 0)
+    total = 0
+    for name, p in model.named_parameters():
+        is_experts = n_experts and p.ndim == 3 and ".experts." in name
+        total += p.numel() * n_experts // p.shape[0] if is_experts else p.numel()
+    return total - (0 if _is_tied(model) else model.get_input_embeddings().weight.numel())
+
+
+def _is_tied(model: Any) -> bool:
+    head = model.get_output_embeddings()
+    return model.get_input_embeddings().weight is getattr(head, "weight", None)
 
 
 class PlannedModel:
@@ -112,28 +130,30 @@ class PlannedModel:
             for module in model.modules()
             if isinstance(module, GradientCheckpointingLayer)
         ]
-        n_weights, n_multiplied = sum(p.numel() for p in model.parameters()), multiplied(model)
+        n_weights, parts = sum(p.numel() for p in model.parameters()), layer_configs(text)
         # A recurrent model's state counts as the cache of one wide head, which is more.
-        heads, kv_heads = attention_heads(text)
-        per_head = getattr(text, "head_dim", None) or text.hidden_size // heads
+        heads = [layer_heads(part) for part in parts]
+        sizes = [getattr(part, "head_dim", None) for part in parts]
+        sizes = [size or text.hidden_size // n for size, (n, _) in zip(sizes, heads, strict=True)]
+        inner = [getattr(part, "intermediate_size", None) or 4 * text.hidden_size for part in parts]
         rank = config.lora_rank if config else 0
         adapted = adapted_layers(model, config.lora_targets) if config and rank else []
         return ModelSize(
             n_weights=n_weights,
-            n_multiplied=n_multiplied,
+            n_multiplied=multiplied(model),
             n_layer=max(layers, default=n_weights),
             n_outside=n_weights - sum(layers),
             n_layers=text.num_hidden_layers,
             width=text.hidden_size,
-            n_inner=getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
-            n_query=heads * per_head,
-            n_kv=2 * text.num_hidden_layers * kv_heads * per_head,
-            n_kv_heads=kv_heads,
-            n_heads=heads,
+            n_inner=int(np.max(inner)),  # Gemma 3n names a list for all layers
+            n_query=max(n * size for (n, _), size in zip(heads, sizes, strict=True)),
+            n_kv=2 * sum(n * size for (_, n), size in zip(heads, sizes, strict=True)),
+            n_kv_heads=min(n for _, n in heads),
+            n_heads=min(n for n, _ in heads),
             norms_heads=any(name.endswith("q_norm") for name, _ in model.named_modules()),
             vocabulary=text.vocab_size,
             n_head=math.prod(model.get_output_embeddings().weight.shape),
-            tied=n_multiplied == n_weights,
+            tied=_is_tied(model),
             stored=self._stored,
             n_adapters=sum(rank * sum(a.weight.shape) for a in adapted),
         )

@@ -56,11 +56,22 @@ class Policy:
         return [text_of[key] for key in keys]
 
 
-def attention_heads(config: Any) -> tuple[int, int]:
-    """Return the heads of a model's attention and those of its keys; 1 where it has none."""
+def layer_configs(config: Any) -> list[Any]:
+    """Return the config of every layer of a model's text part, which in Gemma 4 differ."""
     text = config.get_text_config()
-    heads = getattr(text, "num_attention_heads", None) or 1
-    return heads, getattr(text, "num_key_value_heads", None) or heads
+    return [*getattr(text, "per_layer_config", [text] * text.num_hidden_layers)]
+
+
+def layer_heads(layer: Any) -> tuple[int, int]:
+    """Return the heads of a layer's attention and those of its keys; 1 where it has none."""
+    heads = getattr(layer, "num_attention_heads", None) or 1
+    return heads, getattr(layer, "num_key_value_heads", None) or heads
+
+
+def attention_heads(config: Any) -> tuple[int, int]:
+    """Return the fewest heads of any layer's attention, and of its keys."""
+    heads, kv_heads = zip(*map(layer_heads, layer_configs(config)), strict=True)
+    return min(heads), min(kv_heads)
 
 
 def max_positions(model: Any) -> int | None:

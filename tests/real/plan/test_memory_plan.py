@@ -8,8 +8,16 @@ import pytest
 import torch
 from live_tensors import LiveTensors
 from random_groups import random_rows
+from small_models import decoder_sizes
 from tiny_runs import Stopped, held
-from transformers import AutoModelForCausalLM, LlamaConfig, MambaConfig, Qwen2Config, Qwen3Config
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    LlamaConfig,
+    MambaConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
 
 from lab.base.arms import arm
 from lab.base.errors import UserError
@@ -19,6 +27,7 @@ from real.engines.transformers_engine import TransformersEngine
 from real.engines.vllm_engine import EngineMemory
 from real.fit import engine_memory
 from real.model.machine import card_held
+from real.model.policy import attention_heads
 from real.model.prepare import prepare_training
 from real.plan import (
     CONTEXT,
@@ -264,6 +273,25 @@ def test_a_model_without_attention_heads_is_planned(capsys, tmp_path):
     MambaConfig(hidden_size=64, num_hidden_layers=2, vocab_size=128).save_pretrained(tmp_path)
     assert main(["plan", "--model", str(tmp_path), "--n-problems", "8", "--gpu", "h100"]) == 0
     assert "GiB" in capsys.readouterr().out
+
+
+def test_layers_that_differ_and_the_experts_of_a_token_are_counted():
+    """Gemma 4's full layers have wider heads; Gemma 3n names the width of each layer."""
+    sizes = decoder_sizes(60, head_dim=8)
+    kinds = {"layer_types": ["sliding_attention", "full_attention"], "global_head_dim": 32}
+    config = AutoConfig.for_model("gemma4_text", **sizes, **kinds)
+    differing = PlannedModel(config).size()
+    assert (differing.n_query, differing.n_kv) == (2 * 32, 2 * (8 + 32))
+    assert attention_heads(config) == (differing.n_heads, differing.n_kv_heads) == (2, 1)
+    widths = sizes | {"intermediate_size": [24, 40], "num_kv_shared_layers": 0, "laurel_rank": 4}
+    wide = AutoConfig.for_model("gemma3n_text", **widths, layer_types=kinds["layer_types"])
+    assert PlannedModel(wide).size().n_inner == 40
+    few, all_of = (
+        PlannedModel(AutoConfig.for_model("mixtral", **sizes, num_local_experts=4, **of)).size()
+        for of in ({"num_experts_per_tok": 1}, {"num_experts_per_tok": 4})
+    )
+    assert few.n_weights == all_of.n_weights
+    assert all_of.n_multiplied == few.n_multiplied + 3 * (2 * 3 * 16 * 24)  # two layers
 
 
 def test_the_plan_counts_evaluations(capsys):
