@@ -27,8 +27,9 @@ def add_lora(model: Any, config: MemorySettings, seed: int = 0) -> None:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
         raise UserError(f"lora_rank = {rank}: needs the package peft; {install('lora')}") from error
-    adapted_layers(model, targets)  # peft takes names of none beside others, and of other kinds
-    names = targets if targets == "all-linear" else [name.strip() for name in targets.split(",")]
+    # Named one by one: peft would take names of none beside others, and experts for linear layers.
+    chosen = {id(layer) for layer in adapted_layers(model, targets)}
+    names = [name for name, module in model.named_modules() if id(module) in chosen]
     # No task type: peft needs one only for wrappers of its own, which are not used here.
     alpha: Any = config.lora_alpha  # peft means integers, and takes any number
     lora = LoraConfig(r=rank, lora_alpha=alpha, target_modules=names, lora_dropout=0.0)
@@ -39,6 +40,12 @@ def add_lora(model: Any, config: MemorySettings, seed: int = 0) -> None:
     except ValueError as error:  # as of some of Mamba's layers
         reason = f"peft refuses these layers ({first_line(error)})"
         raise UserError(f"lora_targets = {targets}: {reason}; name others") from error
+    adapted = _adapted(model).items()
+    if others := [name for name, layer in adapted if id(layer.base_layer) not in chosen]:
+        raise UserError(
+            f"lora_targets = {targets}: peft adapts {others[0]} in place of layers that are named "
+            "like it, and no model folder can hold that; name others, such as q_proj,v_proj"
+        )
     owners: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         parameter.requires_grad_("lora_" in name)
@@ -57,12 +64,12 @@ def adapted_layers(model: Any, targets: str) -> list[Any]:
     head, ends = model.get_output_embeddings(), tuple(f".{n.strip()}" for n in targets.split(","))
     modules = {f".{name}": module for name, module in model.named_modules() if name}
     if targets == "all-linear":
-        adapted = {n: m for n, m in modules.items() if isinstance(m, _LINEAR) and m is not head}
+        adapted = {n: m for n, m in modules.items() if _is_linear(m) and m is not head}
         missing = [] if adapted else [""]
     else:
         adapted = {n: m for n, m in modules.items() if n.endswith(ends)}
         missing = [f" as {end[1:]}" for end in ends if not any(n.endswith(end) for n in adapted)]
-    others = [name[1:] for name, module in adapted.items() if not isinstance(module, _LINEAR)]
+    others = [name[1:] for name, module in adapted.items() if not _is_linear(module)]
     if missing:
         fault = f"the model has no such linear layers{missing[0]}; give names of its layers"
         raise UserError(f"lora_targets = {targets}: {fault}, or all-linear")
@@ -70,6 +77,11 @@ def adapted_layers(model: Any, targets: str) -> list[Any]:
         fault = f"{others[0]} is no linear layer; leave it out"
         raise UserError(f"lora_targets = {targets}: {fault}, or give all-linear")
     return list(adapted.values())
+
+
+def _is_linear(module: Any) -> bool:
+    # The routers of Llama 4 and Phi's experts are derived from linear layers, and return a pair.
+    return isinstance(module, _LINEAR) and not type(module).__name__.endswith("Router")
 
 
 def has_adapters(model: Any) -> bool:

@@ -293,7 +293,8 @@ class MemorySettings(Settings, group="memory"):
     lora_alpha: Annotated[Positive, Role.UNSIMULATED] = 32.0
     """The adapters' product is scaled by `lora_alpha / lora_rank`."""
     lora_targets: Annotated[str, Role.UNSIMULATED] = "all-linear"
-    """Ends of the names of the layers to adapt, such as `q_proj,v_proj`, or all but the head."""
+    """Ends of the names of linear layers to adapt, such as `q_proj,v_proj`, or all but the head;
+    experts that share one tensor are none."""
     gradient_checkpointing: Annotated[bool, Role.OPERATIONAL] = False
     """Keep no activations of the layers but compute them again: a third slower, far smaller."""
     kept_layers: Annotated[Natural, Role.OPERATIONAL] = 0

@@ -1,5 +1,6 @@
 import sys
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -100,6 +101,32 @@ def test_the_reloaded_model_is_the_trained_one_for_every_choice_of_layers(tied, 
     ends = {name.rpartition(".")[2] for name in expected}
     told = adapter_config(policy.model)
     assert (told["r"], told["lora_alpha"], told["target_modules"]) == (2, 8.0, sorted(ends))
+
+
+EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 8}
+
+
+@pytest.mark.parametrize("kind", ["Mixtral", "Llama4Text"])
+def test_experts_and_their_routers_are_no_linear_layers(kind, tmp_path):
+    """Merged weights would lack adapters of experts; a router with adapters gives no pair."""
+    make = partial(causal, kind, **decoder_sizes(103), **EXPERTS)
+    save_model(tmp_path / "start", lambda *_: make())
+    policy = load_policy(tmp_path / "start", "cpu")
+    add_lora(policy.model, LORA)
+    trained(policy.model)
+    save_run(policy, tmp_path)
+    after = logits(policy.model)
+    again = logits(load_policy(tmp_path / "model", "cpu").model)
+    torch.testing.assert_close(again, after, atol=1e-5, rtol=1e-5)
+    assert not any(
+        "experts" in name or "router" in name for name, _ in adapter_weights(policy.model)
+    )
+
+
+def test_layers_that_peft_takes_for_experts_are_refused():
+    model = causal("Glm4Moe", **decoder_sizes(30), **EXPERTS, moe_intermediate_size=24)
+    with pytest.raises(UserError, match=r"= all-linear: peft adapts .*experts.* q_proj,v_proj"):
+        add_lora(model, LORA)
 
 
 @pytest.mark.parametrize("targets", ["all-linear", "c_attn,c_proj"])
