@@ -155,6 +155,12 @@ def prepare_training(model: Any, config: MemorySettings, seed: int = 0) -> None:
     """Make a loaded model trainable as the settings say: adapters, which layers keep what."""
     if config.lora_rank:
         add_lora(model, config, seed)
+    elif (text := getattr(model.base_model, "language_model", None)) is not None:
+        # What reads images has no gradient here, and weight decay alone would move it.
+        parts = text, model.get_output_embeddings()
+        trained = {id(p) for part in parts for p in part.parameters()}
+        for parameter in model.parameters():
+            parameter.requires_grad_(id(parameter) in trained)
     layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
     if config.gradient_checkpointing:
         if not model.supports_gradient_checkpointing:

@@ -20,10 +20,12 @@ from real import TrainConfig, train
 from real.engines.rollouts import Sampling
 from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import Policy, load_policy, write_model
+from real.model.prepare import prepare_training, trained_parameters
 from real.record.alarms import check_mismatch, watch_labels
 from real.record.checkpoint import save_model as save_run_model
 from real.record.trial import check_sampling, check_saving
 from real.run import prepare
+from real.settings.groups import MemorySettings
 from real.tiny import CHECKPOINT
 from real.trainer import resume
 
@@ -263,6 +265,19 @@ def test_what_a_model_has_beside_its_text_part_is_told_or_kept(tmp_path):
     assert (tmp_path / "model" / "preprocessor_config.json").read_text() == "{}"
     again = prepare(TrainConfig(model=str(tmp_path / "model"), max_response_tokens=4).settled())
     assert not any("text part" in line for line in again.prompts.notices)
+
+
+def test_what_reads_images_is_kept_as_it_is():
+    """Weight decay alone would move it."""
+    sight = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    sight |= {"num_attention_heads": 2, "image_size": 16, "patch_size": 8}
+    sizes = decoder_sizes(60, head_dim=8)
+    config = AutoConfig.for_model("gemma3", text_config=sizes, vision_config=sight)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    names = [name for name, _ in model.named_parameters()]
+    prepare_training(model, MemorySettings())
+    parts = "model.language_model.", "lm_head."
+    assert list(trained_parameters(model)) == [n for n in names if n.startswith(parts)] != names
 
 
 def test_prompts_are_stored_with_those_held_out_and_resume_reads_them(tmp_path):
