@@ -185,11 +185,20 @@ def _table(path: Path, content: BytesIO) -> Rows:
     import pyarrow.parquet as pq
 
     try:
-        rows = pq.ParquetFile(content).read().to_pylist()
+        table = pq.ParquetFile(content).read()
     except (pa.ArrowException, OSError) as error:  # the latter for pages that end too soon
         reason = first_line(error)
         raise UserError(f"{path}: cannot be read as a table ({reason}); save it again") from error
-    return enumerate(rows, start=1)
+    return _rows(str(path), table)
+
+
+def _rows(source: str, table: Any) -> Rows:
+    """Return the rows of an Arrow table."""
+    try:
+        return enumerate(table.to_pylist(), start=1)
+    except (ValueError, OverflowError) as error:  # text that is not UTF-8, a date that is none
+        told = f"{source}: holds a value that cannot be read ({first_line(error)}); mend it"
+        raise UserError(told) from error
 
 
 def _text(path: Path, content: BytesIO) -> str:
@@ -254,4 +263,4 @@ def _read_hub(name: str) -> Rows:
             )
         loaded = loaded[splits[0]]
     # As an Arrow table, so that no image or sound is decoded.
-    return enumerate(loaded.with_format("arrow")[:].to_pylist(), start=1)
+    return _rows(name, loaded.with_format("arrow")[:])

@@ -139,6 +139,15 @@ def test_malformed_and_unreadable_files_are_refused(tmp_path, name, make, expect
     assert expected in message(path)
 
 
+def test_values_of_a_table_that_python_has_none_for_are_refused(tmp_path):
+    """A date beyond the year 9999, and text that is not UTF-8."""
+    ends, text = (pa.py_buffer(held) for held in (b"\0\0\0\0\1\0\0\0", b"\xff"))
+    broken = pa.Array.from_buffers(pa.string(), 1, [None, ends, text])
+    for values in (pa.array([2**40], pa.timestamp("s")), broken):
+        pq.write_table(pa.table({"prompt": ["1+1?"], "more": values}), tmp_path / "p.parquet")
+        assert "holds a value that cannot be read (" in message(tmp_path / "p.parquet")
+
+
 LETTERED = "2+2?\nA) 3\nB) 4"
 
 
