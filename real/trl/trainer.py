@@ -34,6 +34,16 @@ PLACE = "guard_place"
 """Column that the data set gets: the place of the problem in it."""
 
 
+_NEUTRAL = {
+    "bad_words_ids": None, "begin_suppress_tokens": None, "epsilon_cutoff": 0, "eta_cutoff": 0,
+    "exponential_decay_length_penalty": None, "forced_bos_token_id": None,
+    "forced_eos_token_id": None, "guidance_scale": 1, "min_length": 0, "min_new_tokens": 0,
+    "min_p": 0, "no_repeat_ngram_size": 0, "sequence_bias": None, "suppress_tokens": None,
+    "typical_p": 1,
+}  # fmt: skip
+"""Settings of a model's own generation that change what is sampled, and values without effect."""
+
+
 class GuardGRPOTrainer(GRPOTrainer, TrainerCallback):
     """TRL's trainer, paid by the guard. Reward functions, tools and images have no place in it.
 
@@ -64,6 +74,14 @@ class GuardGRPOTrainer(GRPOTrainer, TrainerCallback):
         super().__init__(model, [self.votes], args, placed, eval_dataset, **more)
         if self.aux_loss_enabled:
             raise UserError("router_aux_loss_coef: the loss of two streams has no such term; set 0")
+        # The library takes them where TRL sets none; the loss would not know of them.
+        for name, neutral in _NEUTRAL.items() if hasattr(self, "generation_config") else ():
+            value = getattr(self.model.generation_config, name, None)
+            if value not in (None, neutral, []) and getattr(self.generation_config, name) is None:
+                raise UserError(
+                    f"generation_config.{name} = {value}: the model would sample by it, and not be "
+                    f"scored by it; set model.generation_config.{name} = None"
+                )
         self.settings = args.settled(self.model.config.name_or_path or "model", n_problems)
         args.learning_rate *= self.settings.step_factor
         truths = train_dataset["answer"] if "answer" in names else [None] * n_problems

@@ -37,6 +37,7 @@ from lab.__main__ import main as report
 from lab.base.errors import UserError
 from real.settings.config import TrainConfig
 from real.tiny import CHECKPOINT
+from real.trl import GuardGRPOTrainer
 from real.update.grpo import backward, initial_reference
 from real.update.logprobs import Scorer
 from real.update.packing import Group
@@ -273,6 +274,18 @@ def test_accumulated_passes_give_the_gradient_of_one_and_adapters_train_alone(tm
 def test_what_would_train_on_something_else_is_refused(changed, message, tmp_path):
     with pytest.raises(UserError, match=re.escape(message)):
         settings(tmp_path, **changed).settled("model", N)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("min_p", 0.2), ("suppress_tokens", [5]), ("no_repeat_ngram_size", 2)]
+)
+def test_a_model_that_samples_by_settings_of_its_own_is_refused(name, value, tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(CHECKPOINT)
+    model.generation_config.typical_p = 1.0  # of no effect
+    GuardGRPOTrainer(model, settings(tmp_path), data(), processing_class=TOKENIZER)
+    setattr(model.generation_config, name, value)
+    with pytest.raises(UserError, match=rf"generation_config.{name} = .* would sample by it"):
+        GuardGRPOTrainer(model, settings(tmp_path), data(), processing_class=TOKENIZER)
 
 
 def test_an_evaluation_within_a_batch_waits_for_its_end(tmp_path):
