@@ -33,8 +33,9 @@ class Masters:
                 self.tensors.append(parameter)
                 self._sums.append(None)
                 continue
-            wide = parameter.detach().to(torch.float32, copy=True)
-            self.tensors.append(host_copy(wide) if on_host else wide)
+            home = torch.device("cpu") if on_host else parameter.device
+            wide = parameter.detach().to(home, torch.float32, copy=True)
+            self.tensors.append(reachable(wide, parameter.device))
             self._sums.append(_Sum(parameter))
 
     @torch.no_grad()
@@ -88,11 +89,10 @@ class _Sum:
         return self._wide
 
 
-@torch.no_grad()
-def host_copy(tensor: Tensor) -> Tensor:
-    """Return a copy in main memory, which CUDA can reach directly if the tensor is on a GPU."""
-    copied = torch.empty_like(tensor, device="cpu").copy_(tensor)
-    if tensor.is_cuda and not registered(torch.cuda.cudart(), copied):
+def reachable(memory: Tensor, device: torch.device) -> Tensor:
+    """Return the tensor itself; CUDA can reach main memory directly if the device is a GPU."""
+    on_host = memory.device.type == "cpu" and device.type == "cuda"
+    if on_host and not registered(torch.cuda.cudart(), memory):
         warnings.warn(
             "offload_optimizer: CUDA could not register main memory, so copies to and from the GPU "
             "are slower; raise the limit of locked memory (ulimit -l)",
@@ -100,8 +100,8 @@ def host_copy(tensor: Tensor) -> Tensor:
         )
         with contextlib.suppress(RuntimeError):
             # The error stays pending until a kernel is launched, which raises it: this one.
-            torch.ones(1, device=tensor.device)
-    return copied
+            torch.ones(1, device=device)
+    return memory
 
 
 def registered(runtime: Any, memory: Tensor) -> bool:

@@ -30,7 +30,7 @@ from real.settings.groups import UpdateSettings
 from real.update.ema import WeightAverage
 from real.update.grpo import Pass, Reference, backward
 from real.update.logprobs import Scorer
-from real.update.masters import Masters, host_copy
+from real.update.masters import Masters, reachable
 from real.update.packing import Group, without_rows
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8
@@ -63,8 +63,9 @@ class MeasuredAdamW:
         self.n_steps = 0
         with torch.no_grad():
             shards = list(map(local_shard, masters.tensors))
-        zeros = [[torch.zeros_like(s, requires_grad=False) for s in shards] for _ in _MOMENTS]
-        self.moments = [[host_copy(z) for z in kind] for kind in zeros] if on_host else zeros
+        zeros = partial(torch.zeros_like, requires_grad=False, device="cpu" if on_host else None)
+        device = masters.parameters[0].device
+        self.moments = [[reachable(zeros(s), device) for s in shards] for _ in _MOMENTS]
         on_cpu = shards[0].device.type == "cpu" and not on_host
         most = block_elements or (CPU_BLOCK_ELEMENTS if on_cpu else BLOCK_ELEMENTS)
         self._blocks = list(_blocks(shards, most))

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 from random_groups import random_rows
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lab.base.errors import UserError
 from real.other_trainers import update_norm
@@ -214,6 +216,32 @@ def test_the_average_follows_the_steps_that_were_taken(dtype):
 def test_memory_that_cuda_cannot_register_is_told(numel, code, expected):
     runtime = SimpleNamespace(cudaHostRegister=lambda pointer, size, flags: code)
     assert registered(runtime, torch.zeros(numel)) is expected
+
+
+@pytest.mark.parametrize(("dtype", "kinds"), [(torch.float32, 2), (torch.bfloat16, 3)])
+def test_cuda_can_reach_all_that_is_offloaded(dtype, kinds, monkeypatch):
+    """Moments of masters that are in main memory too, and none of them is made on the GPU."""
+    found: list[int] = []
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: None)
+    known = "real.update.masters.registered"
+    monkeypatch.setattr(known, lambda _, memory: not found.append(memory.numel()))
+    with FakeTensorMode(), OnGpu() as made:
+        there = [torch.nn.Parameter(torch.ones(n, dtype=dtype, device="cuda")) for n in (3, 5)]
+        adamw = MeasuredAdamW(Masters(there, on_host=True), 0.01)
+    assert {moment.device.type for kind in adamw.moments for moment in kind} == {"cpu"}
+    assert sorted(found) == kinds * [3] + kinds * [5]
+    n_gradients = 2 if dtype == torch.float32 else 0
+    assert made.count(torch.ops.aten.zeros_like.default) == n_gradients
+
+
+class OnGpu(TorchDispatchMode, list):
+    """Lists the operations whose result is on a GPU."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.is_cuda and result.numel():
+            self.append(func)
+        return result
 
 
 @pytest.mark.parametrize("amsgrad", [False, True])
