@@ -45,13 +45,20 @@ def settled_for(
     """Return settled settings, chosen for `cuda` unless the model is tiny, and a notice of it."""
     vllm = installed("vllm") if vllm is None else vllm
     choices: Any = {"dtype": "bfloat16", "engine": "vllm" if vllm else "transformers"}
-    chosen = {name: value for name, value in choices.items() if getattr(config, name) == "auto"}
-    if device != "cuda" or config.own_model is None or not chosen:
-        return config.settled(), []
+    applies = device == "cuda" and config.own_model is not None
+    chosen = {n: value for n, value in choices.items() if applies and getattr(config, n) == "auto"}
+    settled = replace(config, **chosen).settled()
+    if device == "cuda" and "flash" in settled.attention and settled.dtype == "float32":
+        raise UserError(
+            f"attention = {settled.attention!r}: takes 16 bits alone, and dtype is float32; take "
+            "dtype = bfloat16, or leave it out"
+        )
+    if not chosen:
+        return settled, []
     words = ", ".join(f"{name} {value}" for name, value in chosen.items())
     lacks = "engine" in chosen and not vllm
     hint = "; vLLM, which is not installed, samples many times faster" if lacks else ""
-    return replace(config, **chosen).settled(), [f"chosen for this GPU: {words}{hint}"]
+    return settled, [f"chosen for this GPU: {words}{hint}"]
 
 
 def check_engine_tp(config: EngineSettings, ranks: int) -> None:

@@ -2,6 +2,7 @@ import errno
 import platform
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -45,6 +46,17 @@ def test_what_is_asked_for_is_kept():
     assert chosen(asked, device="cuda", vllm=True) == ("float32", "transformers", [])
     cell = preset("qwen2.5-7b/math500", "folder", engine="transformers")
     assert chosen(cell, device="cuda", vllm=True) == ("bfloat16", "transformers", [])
+
+
+def test_flash_attention_is_refused_in_single_precision():
+    """Its kernels are first called when the engine has started, and say so in a traceback."""
+    flash = {"attention": "flash_attention_2"}
+    tiny, wide = TrainConfig(**flash), replace(OWN, dtype="float32", **flash)
+    for config in (tiny, wide):
+        with pytest.raises(UserError, match=r"flash_attention_2': .*dtype is float32"):
+            settled_for(config, "cuda", vllm=True)
+    assert chosen(replace(OWN, **flash), device="cuda", vllm=True)[0] == "bfloat16"
+    assert chosen(wide, device="cpu")[0] == "float32"  # where loading refuses the kernel
 
 
 @pytest.fixture
