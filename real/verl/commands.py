@@ -127,7 +127,8 @@ class ConfigCommand(Settings):
         if not (out / "checkpoints" / "latest_checkpointed_iteration.txt").exists():
             check_new(out)
         model, data = model_of(self.preset), config.problems or ""
-        size, rows = PlannedModel(read_config(model)).size(), config.mini_batch * config.n_samples
+        described, rows = read_config(model), config.mini_batch * config.n_samples
+        size, positions = PlannedModel(described).size(), described.max_position_embeddings
         file, n_problems = Path(self.problems or f"{data}.parquet"), NAMED[data].n_problems
         by_epoch = config.eval_steps == -(-n_problems // config.batch_size)
         if file.is_file():
@@ -144,7 +145,7 @@ class ConfigCommand(Settings):
         values: dict[str, Any] = {
             **asdict(self),
             **to_values(config),
-            **_spread(size, rows, self),
+            **_spread(size, rows, positions, self),
             "rows": rows,
             "seed": self.seed,
             "model": self.model or f"path/to/{model}",
@@ -165,7 +166,7 @@ class ConfigCommand(Settings):
         print(TEMPLATE.format_map(shown), end="")
 
 
-def _spread(size: Any, rows: int, cell: ConfigCommand) -> dict[str, Any]:
+def _spread(size: Any, rows: int, positions: int, cell: ConfigCommand) -> dict[str, Any]:
     """Return how many GPUs share rows, weights and state, and whether it is kept on the host."""
     world, card = cell.nodes * cell.gpus, cell.gpu_memory * 2**30
     heads = size.n_heads, size.n_kv_heads
@@ -177,7 +178,11 @@ def _spread(size: Any, rows: int, cell: ConfigCommand) -> dict[str, Any]:
             "take a smaller power of two"
         )
     copies = [n for n in shared if cell.gpus % n == 0]
-    fits = (n for n in copies if 2 * size.n_weights / n <= 0.25 * card)  # vLLM's weights
+    # vLLM's weights, and with them the cache of one sequence of all positions, less than which verl
+    # lets it refuse; half of the GPU is vLLM's.
+    weights, cache = 2 * size.n_weights, 2 * size.n_kv * positions
+    whole = {n: weights / n + cache / min(n, size.n_kv_heads) for n in copies}
+    fits = (n for n in copies if weights / n <= 0.25 * card and whole[n] <= 0.4 * card)
     return {
         "data_ranks": world // even,
         "sequence_ranks": even,

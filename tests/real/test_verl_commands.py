@@ -181,6 +181,9 @@ def test_an_arm_is_a_profile_and_what_differs_from_it(arm, guard, capsys):
         ("qwen2.5-7b", "--nodes 8", ("2", "1", "False")),
         ("qwen2.5-7b", "--gpu-memory 24", ("1", "4", "True")),
         ("qwen2.5-7b", "--gpus 1", ("1", "1", "True")),
+        # One sequence of all its 131,072 positions has 14 GiB of keys and values.
+        ("llama-3.2-3b", "--gpu-memory 40", ("1", "2", "False")),
+        ("llama-3.2-3b", "--gpu-memory 24", ("1", "4", "False")),
         # verl refuses to deal 4 or 8 heads of keys to 7 or 3 GPUs, once it has taken all of them.
         ("qwen2.5-7b", "--nodes 7", ("28", "1", "False")),
         ("llama-3.2-3b", "--nodes 3", ("24", "1", "False")),
