@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from real.model.policy import WideHead, add_product, wide_product
@@ -284,15 +286,10 @@ class Scorer(nn.Module):
         is_flash = "flash" in (kernel or "")
         # It takes tensors on a GPU alone, and weights may be elsewhere.
         replaced = is_flash and not embedding.is_cuda
-        if replaced:
-            config._attn_implementation = "sdpa"
-        try:
+        with _kernel(config, "sdpa") if replaced else contextlib.nullcontext():
             self.head = find_head(model)
-        finally:
-            if replaced:
-                config._attn_implementation = kernel
         restarts = set(getattr(config, "layer_types", None) or []) <= _RESTARTING
-        is_packed = is_flash and restarts and not model._is_stateful
+        is_packed = is_flash and restarts and not model._is_stateful and _hands_positions(model)
         self.layout: Layout = "packed" if is_packed else "padded"
         self.bundle_width: int | None = embedding.shape[1] if can_bundle(model) else None
         """Width of the hidden states where responses can share a prompt, else None."""
@@ -359,6 +356,35 @@ def find_head(model: Any) -> Head | None:
             if logits.shape == expected.shape and (logits - expected).abs().max() <= tolerance:
                 return head
     return None
+
+
+@contextlib.contextmanager
+def _kernel(config: Any, name: str) -> Iterator[None]:
+    """Let attention run by that kernel for a while."""
+    before, config._attn_implementation = config._attn_implementation, name
+    try:
+        yield
+    finally:
+        config._attn_implementation = before
+
+
+@torch.no_grad()
+def _hands_positions(model: Any) -> bool:
+    """Return whether all layers hand positions on to the kernel, which shows it where rows end."""
+    device, given = model.get_input_embeddings().weight.device, list[bool]()
+
+    def noted(*states: Any, position_ids: Tensor | None = None, **options: Any) -> Any:
+        given.append(position_ids is not None)
+        return sdpa_attention_forward(*states, **options)
+
+    AttentionInterface.register("noted", noted)
+    zeros = torch.zeros((1, 1), dtype=torch.long, device=device)
+    with _kernel(model.config.get_text_config(), "noted"):
+        try:
+            model.base_model(input_ids=zeros, position_ids=zeros, use_cache=False)
+        except TypeError:  # of models without positions
+            return False
+    return bool(given) and all(given)
 
 
 @torch.no_grad()

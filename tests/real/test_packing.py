@@ -122,6 +122,9 @@ def test_layout_follows_the_attention_kernel(monkeypatch):
         scorer = Scorer(either)  # as several ranks make it, before the weights reach a GPU
         assert scorer.head is not None and scorer.head.plain and scorer.layout == "packed"
         assert either.config._attn_implementation == "flash_attention_2"
+    starcoder = causal("GPTBigCode", **GPT2)  # takes positions, and hands none on to the kernel
+    starcoder.config._attn_implementation = "flash_attention_2"
+    assert Scorer(starcoder).layout == "padded"
     monkeypatch.setattr("real.update.logprobs.find_head", lambda model: None)
     model.config.layer_types = ["full_attention", "linear_attention"]
     assert Scorer(model).layout == "padded"
