@@ -18,6 +18,8 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.nn import Parameter
 
 from real.model.prepare import adapters_off, has_adapters
 from real.settings.groups import LossSettings, UpdateSettings
@@ -215,8 +217,13 @@ def initial_reference(
     """
     start = scorer
     if not has_adapters(scorer.model):
-        start = copy.deepcopy(scorer).requires_grad_(False)
+        # Shards are copies, and each rank's whole copy would fill main memory.
+        shared = {id(p): Parameter(p.detach(), requires_grad=False) for p in scorer.parameters()}
+        start = copy.deepcopy(scorer, shared)
         shard(start)
+        for parameter in start.parameters():
+            if not isinstance(parameter, DTensor):
+                parameter.data = parameter.data.clone()
 
     @torch.no_grad()
     def reference(rows: PackedRows, temperature: float) -> Tensor:

@@ -96,6 +96,21 @@ def test_kl_term_by_its_definition(scorer):
     assert done.kl == pytest.approx(total / n_tokens, rel=1e-9) and done.kl > 0 == plain.kl
 
 
+def test_a_reference_is_sharded_from_the_weights_themselves():
+    """Whole copies of all ranks would be as many models in main memory; left whole, it is one."""
+    scorer, shared = Scorer(random_model(1)), []
+    group, config = make_group(scorer, 1), replace(CONFIG, kl_coef=0.3)
+    places = [p.data_ptr() for p in scorer.parameters()]
+    reference = initial_reference(
+        scorer, lambda start: shared.extend(p.data_ptr() for p in start.parameters())
+    )
+    assert shared == places and all(p.requires_grad for p in scorer.parameters())
+    assert backward(scorer, [group], config, reference).kl == 0
+    with torch.no_grad():
+        next(scorer.parameters()).mul_(1.5)
+    assert backward(scorer, [group], config, reference).kl > 1e-3
+
+
 def test_correction_scales_each_token(scorer):
     """A constant factor scales the loss; what stands at padding reaches nothing."""
     group, other = make_group(scorer, 1), make_group(scorer, 2, weight=0.5)
