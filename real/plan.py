@@ -236,7 +236,8 @@ def plan_memory(
     of_engine, tokens, cache, share = _engine(size, config, world, card, usable - needed)
     if config.async_level:  # the engine samples during the update
         of_engine = [part._replace(update=part.sampling) for part in of_engine]
-    start = size.n_weights * width(config)
+    # The engine of each rank gets a copy of the model before that is sharded.
+    start = size.n_weights * width(config) * (2 if world > 1 and config.engine_kind.native else 1)
     if world > 1 and config.engine_kind.own_process:
         of_number = width(config) if size.n_adapters else WIDE
         start = parts[0].update + of_number * max(size.n_layer, size.n_outside)

@@ -204,6 +204,10 @@ def test_a_model_that_no_gpu_holds_whole_is_sharded_from_main_memory():
     assert each.host - mapped.host == 7 * 2 * size.n_weights and plan.host > 2 * mapped.host
     whole = plan_memory(size, replace(config, engine="transformers"), 16, 80 * GIB)
     assert whole.start > whole.usable and not whole.fits
+    # The trainer's whole model and the engine's copy of it, one beside the other.
+    native = replace(config, engine="transformers", engine_tp=1)
+    starts = [plan_memory(size, native, world, 80 * GIB).start for world in (1, 16)]
+    assert starts[1] - starts[0] == 2 * size.n_weights
 
 
 @pytest.mark.parametrize(("world", "url"), [(1, None), (2, None), (2, "http://127.0.0.1:1")])
