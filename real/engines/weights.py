@@ -286,13 +286,14 @@ class WeightSender:
             # A rank with an engine of its own waits for none.
             group = self._route.ranks if self._route.n_gpus > 1 else ALONE
             return CudaBucket(room.bucket, self._route.device, group)
-        # The first rank of each machine decides for those that fill the bucket together.
+        # In the folder of the first rank of each machine.
         ranks = self._route.ranks
         first = ranks.rank - ranks.local_rank
         path = Path(os.fsdecode(gathered_bytes(os.fsencode(self._folder), ranks)[first]))
         free = shutil.disk_usage(path).free - SPARE
         size = room.total if room.total <= free else max(room.largest, min(BUCKET, free))
-        size = int(ranks.gather(torch.tensor(size))[first])
+        # One for all machines, whose ranks wait for each other whenever a bucket is full.
+        size = int(ranks.gather(torch.tensor(size)).min())
         try:
             return HostBucket(path / "weights", size, ranks)
         except OSError as error:

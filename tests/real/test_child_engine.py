@@ -169,6 +169,21 @@ def test_weights_cross_over_bucket_by_bucket_where_room_is_short(start, tmp_path
     assert set(stages) == {"seconds_sync_copy", "seconds_sync_load"} < set(names("steps"))
 
 
+@pytest.mark.parametrize(("other", "waits"), [(1536, 7), (9000, 3)])
+def test_machines_with_more_and_less_room_fill_buckets_of_one_size(tmp_path, other, waits):
+    """Else the ranks of one would wait at a full bucket for those of the other, without end."""
+    waited = []
+
+    def gather(own):
+        return torch.stack([own, own if own.ndim else torch.tensor(other)])
+
+    two = {"rank": 0, "local_rank": 0, "local_world": 1, "gather": gather}
+    ranks = SimpleNamespace(**two, wait=lambda: waited.append(1))
+    weights.WeightSender(tmp_path, Route(ranks=ranks)).update_weights(ThreeWeights(), 1)
+    assert (tmp_path / "weights").stat().st_size == min(other, 3072)
+    assert len(waited) == waits
+
+
 def test_an_engine_that_applies_no_adapters_gets_merged_weights(start):
     pytest.importorskip("peft")
     adapted = load_policy(CHECKPOINT, "cpu").model
