@@ -39,6 +39,8 @@ from real.engines.weights import named_weights
 
 SUPPORTED = ("0.32", "0.33")
 """Releases whose Python interfaces were compared with all calls made here."""
+_LAST_STEPS = 3
+"""Steps after the last response in which vLLM forgets it, and what it had scheduled ahead."""
 ADAPTER_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 
@@ -288,6 +290,9 @@ class VllmHost:
             if self._adapters is None or self.settings.device == "cpu":
                 self.llm.sleep(2)
             else:
+                # vLLM's own process would make these steps; else it refuses what follows.
+                for _ in range(_LAST_STEPS):
+                    self.llm.llm_engine.step()
                 self.llm.sleep(0)
                 self.llm.release_kv_cache_memory()  # the weights stay
                 self.llm.collective_rpc(collect_memory)

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from drawn import check_ends, logprob_gap
@@ -58,6 +60,18 @@ def test_logprobs_equal_transformers_before_and_after_an_update(one, model, prom
     after = one.sample(prompts, 4, sampling, seeded())
     assert logprob_gap(model, prompts, after, temperature) < TOLERANCE
     assert (before.version, after.version) == (0, 1)
+
+
+def test_the_cache_can_be_released_when_all_responses_have_ended(one, model, monkeypatch):
+    """Vllm checks that nothing is left to do, and then that it is on a GPU."""
+    one.sample(SHORT, 2, EIGHT, seeded())
+    with monkeypatch.context() as patch:
+        patch.setattr(one.host, "_adapters", "kept")
+        patch.setattr(one.host, "settings", replace(one.host.settings, device="cuda"))
+        with pytest.raises(EngineDied, match="Selective discard is not supported on CPU"):
+            one.release()
+    one.update_weights(model, version=1)
+    one.sample(SHORT, 2, EIGHT, seeded())
 
 
 def test_the_old_weights_keys_and_values_are_forgotten(one, model, monkeypatch):
