@@ -71,6 +71,8 @@ _COUNTS = "zero one two three four five six seven eight nine ten eleven twelve"
 _SAID = {word: Node("num", str(number)) for number, word in enumerate(_COUNTS.split())}
 _SAID["dne"] = Node("word", "does not exist")
 _MINUS_ZERO = read("-0")
+_PERCENTAGES = ({"%", None}, {"percent", None})
+"""Of parts of which some are percentages."""
 
 
 def _item(node: Node, keeps_name: bool = False) -> Node:
@@ -80,10 +82,12 @@ def _item(node: Node, keeps_name: bool = False) -> Node:
     if node.kind not in _HELD:
         return node
     # Of several equations the names say which is which, and beside conditions that they are some.
-    is_told = len({_tag(part) for part in node.parts} - {None}) > 1
+    tags = {_tag(part) for part in node.parts}
+    is_list = node.kind in ("list", r"\{\}")
+    is_told = len(tags - {None}) > 1 or (is_list and tags in _PERCENTAGES)
     is_system = node.kind == "cells" or any(p.kind == "rel" and p.text != "=" for p in node.parts)
     parts = tuple(_item(p, is_told or (is_system and p.kind == "rel")) for p in node.parts)
-    is_plain = node.kind == "list" and not any(part.kind == "rel" for part in parts)
+    is_plain = node.kind == "list" and not any(part.kind in ("rel", "list") for part in parts)
     is_plain = is_plain and not (node.text == "or" and all(p.kind == "name" for p in parts))
     return node._replace(parts=parts, text="," if is_plain else node.text)
 
@@ -111,6 +115,11 @@ def _without(node: Node) -> Node:
         if is_unit(text) or (text in ("rad", "radian", "radians") and r"\pi" in write(first)):
             return first
         return node._replace(text=text.lower())
+    written = write(node) if kind == "sum" else ""
+    if DEGREE in written:  # `180^\circ-2x`, but not `45^\circ+180^\circ k`
+        n_marked = sum(_tag(part) == DEGREE for part in parts)
+        is_angle = n_marked == written.count(DEGREE) and r"\pi" not in written
+        return read(written.replace(DEGREE, "")) if is_angle else node
     is_marked = kind in ("neg", "pm", "sum") and last.kind in ("unit", "post")
     if is_marked or (kind == "sub" and first.kind == "num"):  # `101_{\text{two}}`
         return node._replace(parts=(*parts[:-1], _without(last)))
@@ -161,7 +170,11 @@ def _asks(node: Node) -> bool:
         return all(one.kind == "name" for one in asked) or _is_application(left)
     if signs != {"="}:
         return False
-    if left == ZERO_WIDTH or (_is_application(left) and names_in(left.parts[1]) and not between):
+    if _is_application(left) and names_in(left.parts[1]) and not between:
+        # But `f(x+y)=f(x)+f(y)` is an equation.
+        are_plain = left.kind == "div" or all(map(is_name, left.parts[1].parts))
+        return are_plain or names_in(left.parts[0]).isdisjoint(names_in(right))
+    if left == ZERO_WIDTH:
         return True
     # `A=lw=12`, but not `x=y=2`
     are_formulas = all(p.kind != "name" and names_in(p).isdisjoint("fgxyz") for p in between)

@@ -8,7 +8,8 @@ has a say. The key of an answer is written from its canonical tree:
 2. A set of real numbers, however it is written, has the key of its intervals and points (`sets`).
 3. Other sets, tuples and matrices have the keys of their parts. So an interval never equals a point
    or a set by accident, and the order counts in tuples but not in sets. `1,2`, `1\pm\sqrt2` and
-   `x=1,y=2` are sets, with multiplicity; `(1,2)`, a tuple or an open interval, has one key.
+   `x=1,y=2` are sets, with multiplicity, `x=1,y=2 or x=3,y=4` one of two sets; `(1,2)`, a tuple or
+   an open interval, has one key. The order counts where only `true` and `false` are listed, too.
 4. An equation has the key of its difference of sides up to a factor, or, where one of several
    letters can be isolated, of what that letter is: `y=-2x+3`, `2x+y=3` and `-2x+3`. Of other
    letters than x, y and z it is one that stands alone on a side: `t=d/r`.
@@ -21,12 +22,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from real.answers.canonical import names_in, normal
+from real.answers.notation import words
 from real.answers.reader import Node, write
 from real.answers.sets import EMPTY, NAMED, set_key
 from real.answers.values import LimitError, NoValueError, Point, everywhere, isolated, ratio, value
 
 _TURNED = {">": "<", r"\ge": r"\le", r"\supset": r"\subset", r"\supseteq": r"\subseteq"}
 _SETS = ("rel", "setop", "list", "()", "[]", "(]", "[)")
+_TRUTHS = words("true false yes no T F Y N")
+"""Answers to several questions in turn, if only they stand in a list."""
 _SYMMETRIC = ({"="}, {r"\ne"}, {r"\approx"}, {r"\cap"}, {r"\cup"})
 
 
@@ -78,8 +82,12 @@ class Equality:
         if kind in ("list", r"\{\}"):  # relations have their letters before them
             items = [sign for part in parts for sign in _signed(part)]
             named = ["|".join(sorted(names_in(p))) if p.kind == "rel" else "" for p in items]
-            keys = sorted(n + self._key(p, answer) for n, p in zip(named, items, strict=True))
+            keys = [n + self._key(p, answer) for n, p in zip(named, items, strict=True)]
+            if kind != "list" or not {part.text for part in parts} <= _TRUTHS:
+                keys.sort()
             return f"{'or ' * (text == 'or')}set<{'|'.join(keys)}>"
+        if kind == "prod":  # `f(x)^2` is not `f(x^2)`, though `(x)^2` is `x^2`
+            parts = tuple(p._replace(kind="^") if p.kind == "pow" else p for p in parts)
         if text == r"\overline":  # digits of a number, whose order counts
             return write(node)
         keys = [self._key(part, answer) for part in parts]

@@ -27,7 +27,7 @@ _REWRITTEN = {
     r"\epsilon": "varepsilon", "|": "lvert rvert vert \u2223 \u01c0 \u2502", r"\{": "lbrace",
     r"\}": "rbrace", "[": "lbrack", "]": "rbrack", "/": "div \u2215 \u2044", "<": "lt", ">": "gt",
     r"\|": "lVert rVert Vert", "'": "prime \u2019 \u2018 \u00b4", ":": "colon ratio", "%": r"\%",
-    "-": "\u2212 \u2012 \u2013 \u2014 \u2010 \u2011", ",": "; \u3001", r"\mathbb{C}": "C complexes",
+    "-": "\u2212 \u2012 \u2013 \u2014 \u2010 \u2011", ",": "\u3001", r"\mathbb{C}": "C complexes",
     r"\neg": "lnot", r"\sqrt": "\u221a", r"\sqrt[3]": "\u221b", r"\triangle": "\u25b3 \u2206",
     r"^{\circ}": "degree \u00b0 \u00ba \u02da", "T": "top intercal", r"\mod": "bmod pmod pod",
     r"\text{ or }": "lor vee", r"\text{ and }": "land wedge", r"\mathbb{R}": "R reals Reals",
@@ -62,7 +62,7 @@ BARE |= FUNCTIONS - {"sec"} | GREEK - words("mu nu xi eta chi")
 """Commands that are known without their backslash, too."""
 SHORT_WORDS = words("or no if of is to it on am pm be")
 BARE_UNITS = words("""unit inch inche in foot feet ft yard yd mile mi mph kph kmh m cm mm km dm nm
-    meter metre centimeter centimetre millimeter millimetre kilometer kilometre g gram kg mg
+    atm meter metre centimeter centimetre millimeter millimetre kilometer kilometre g gram kg mg
     kilogram milligram lb pound ounce oz ton tonne s sec second min minute h hr hour day week month
     year yr ms l liter litre ml milliliter millilitre gallon gal quart pint acre hectare ha dollar
     cent usd euro rupee yen yuan peso newton joule watt volt kw kwh hz hertz ampere ohm pascal

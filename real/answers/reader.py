@@ -25,7 +25,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from real.answers.notation import FUNCTIONS, words
+from real.answers.notation import FUNCTIONS, GREEK, words
 from real.answers.tokens import Token, is_word, tokens
 
 
@@ -95,19 +95,27 @@ class _Reader:
 
     def items(self) -> Node:
         """Items between separators up to a closing token, which is left there."""
-        outer = self.bars, self.in_braces
-        self.bars, self.in_braces = 0, self.tokens[self.at - 1].text == r"\{"
-        items, signs = [self.chain("rel")], set()
+        outer, opener = (self.bars, self.in_braces), self.tokens[self.at - 1].text
+        self.bars, self.in_braces, is_ordered = 0, opener == r"\{", opener in ("(", "[")
+        items, signs = [self.chain("rel")], [","]
         if self.next.text in _INFIX:
             kind = _INFIX[self.take()]
             items = [Node(kind, parts=(bare(items[0]), bare(self.chain("rel"))))]
         while self.next.type == "sep":
-            signs.add(self.take())
+            sign = self.take()
             is_over = self.next.text in _CLOSERS or self.next.text.startswith(r"\end")
             if not is_over and self.next.type != "sep":  # also two of them: `1, 2, and 3`
+                signs.append(sign)
                 items.append(self.chain("rel"))
         self.bars, self.in_braces = outer
-        sign = signs.pop() if len(signs) == 1 else ","
+        signs[0] = next((sign for sign in (";", "or", "and") if sign in signs), ",")
+        starts = [at for at, sign in enumerate(signs) if sign == signs[0]]
+        size = len(items) // len(starts)
+        if 1 < size < len(items) and starts == [*range(0, len(items), size)] and not is_ordered:
+            # `x=1,y=2 or x=3,y=4`, but not `1, 2 or 3`
+            groups = (tuple(items[at : at + size]) for at in starts)
+            return Node("list", "or", tuple(Node("list", ",", group) for group in groups))
+        sign = "," if signs[-1] == ";" else signs[-1]
         return items[0] if len(items) == 1 else Node("list", sign, tuple(items))
 
     def chain(self, kind: str) -> Node:
@@ -265,7 +273,8 @@ class _Reader:
             return Node("root", parts=(self.argument(), index))
         if name[1:] in FUNCTIONS:
             return self.function(name)
-        arguments = [self.argument()] if name in _ONE_ARGUMENT else []
+        is_change = name == r"\Delta" and (self.next.type == "let" or self.next.text[1:] in GREEK)
+        arguments = [self.argument()] if is_change or name in _ONE_ARGUMENT else []
         while name not in _ONE_ARGUMENT and self.next.text == "{":
             arguments.append(self.argument())
         return Node("cmd" if arguments or name in _BIG else "name", name, tuple(arguments))
@@ -338,15 +347,16 @@ def _tied(kind: str, factors: list[Node]) -> Node:
 
 
 CONSTANTS = (r"\pi", "e", "i")
-_NO_LETTER = words(r"\infty \emptyset \ldots \circ \max \min \gcd \lcm \det \arg")
-_MARKS = (r"\vec", r"\hat", r"\tilde")
+_NO_LETTER = words(r"""\infty \emptyset \ldots \circ \max \min \gcd \lcm \det \arg \forall
+    \exists \nabla \neg \Re \Im""")  # fmt: skip
+_MARKS = (r"\vec", r"\hat", r"\tilde", r"\Delta")
 
 
 def is_name(node: Node) -> bool:
     """A letter or command that has no value of its own, perhaps with an index or a mark."""
     if node.text in CONSTANTS:  # but `e_1` and `\hat i` are names
         return False
-    while node.kind == "sub" or node.text[:1] == "'" or node.text in _MARKS:
+    while node.parts and (node.kind == "sub" or node.text[:1] == "'" or node.text in _MARKS):
         node = node.parts[0]
     return node.kind == "name" and node.text not in _NO_LETTER and node.text[1:] not in FUNCTIONS
 

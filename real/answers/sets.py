@@ -91,7 +91,7 @@ def _set(node: Node, names: Point) -> Cuts:
     if are_rays or (kind in ("list", r"\{\}") and all(part.kind == "rel" for part in parts)):
         sets = [_set(part, names) for part in parts]
         both = _combined(and_, *sets)
-        is_equal = any(part.text == "=" for part in parts)
+        is_equal = any(part.text == "=" for part in parts) and not (both and _REALS in sets)
         is_open = both if are_rays else not both and text == "and"
         if text != "or" and (is_equal or is_open):
             raise NoValueError

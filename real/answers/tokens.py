@@ -59,7 +59,8 @@ def tokens(text: str) -> list[Token]:
         if kind == "space":
             spaced = spaced or piece.strip(r"\!") != ""
             continue
-        is_behind = bool(found) and (found[-1].type in ("num", "cmd") or found[-1].text in ")}")
+        type_before, before = found[-1] if found else Token("", "(")
+        is_behind = type_before in ("num", "cmd", "word") or before in ")}"
         if kind == "grouped" and depth and re.search(r"(?<!\\),[1-9]", piece):  # (1,234) is a pair
             piece = piece.partition(",")[0]
             position = match.start() + len(piece)
@@ -86,7 +87,7 @@ def tokens(text: str) -> list[Token]:
             depth += (piece in ("(", "[", r"\{")) - (piece in (")", "]", r"\}"))
             braces += (piece == "{") - (piece == "}")
             sign = REWRITTEN.get(piece, piece)
-            kind = "sep" if sign == "," else "cmd" if sign[1:].isalpha() else "op"
+            kind = "sep" if sign in (",", ";") else "cmd" if sign[1:].isalpha() else "op"
             found.append(Token(kind, sign))
         spaced = False
     return found

@@ -43,8 +43,8 @@ _MAX_FACTORIAL = 2_050
 _MAX_DEGREE = 1_000
 """Of a root; letters stand for fractions with a larger denominator."""
 
-_APPLIED = (words(r"f g h \Gamma \zeta"), words(r"f g h \Gamma \zeta E F G H N P S T V"))
-"""Letters of functions before any brackets, and before those with a number or name: `P(2)`."""
+_APPLIED = words(r"f g h \Gamma \zeta")
+"""Letters of functions before any brackets."""
 _TURNING = (read("-1"), read("T"))
 _FAULTS = (ArithmeticError, TypeError, ValueError, LookupError, mpmath.libmp.NoConvergence)
 _context: Any = mpmath.MPContext()
@@ -115,12 +115,16 @@ def _is_ordered(factors: tuple[Node, ...]) -> bool:
     bases = [n.parts[0] if n.kind == "pow" and n.parts[1] in _TURNING else n for n in factors]
     are_matrices = all(node.kind == "name" and node.text.isupper() for node in bases)
     n_cycles = sum(node.kind == "()" and node.parts[0].text.isdigit() for node in factors)
-    has_ordered_pair = any(
-        right.text == r"\times"
-        or (right.kind == "()" and left.text in _APPLIED[right.parts[0].kind in ("num", "name")])
-        for left, right in pairwise(factors)
-    )
-    return are_matrices or n_cycles > 1 or has_ordered_pair
+    are_ordered = (n.text == r"\times" or _is_applied(one, n) for one, n in pairwise(factors))
+    return are_matrices or n_cycles > 1 or any(are_ordered)
+
+
+def _is_applied(left: Node, right: Node) -> bool:
+    """`f(x+1)`; and before brackets with one number or name any letter: `y(0)`, `E[X]^2`."""
+    held = right.parts[0] if right.kind == "pow" else right
+    is_single = held.kind in ("()", "[]") and held.parts[0].kind in ("num", "name", "sub")
+    is_any = is_single and (is_name(left) or left.text == "i")  # but `\pi(3)^2` is a product
+    return is_any or (held.kind == "()" and left.text in _APPLIED)
 
 
 def _bits(number: Value) -> int:
