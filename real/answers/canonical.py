@@ -71,8 +71,6 @@ _COUNTS = "zero one two three four five six seven eight nine ten eleven twelve"
 _SAID = {word: Node("num", str(number)) for number, word in enumerate(_COUNTS.split())}
 _SAID["dne"] = Node("word", "does not exist")
 _MINUS_ZERO = read("-0")
-_PERCENTAGES = ({"%", None}, {"percent", None})
-"""Of parts of which some are percentages."""
 
 
 def _item(node: Node, keeps_name: bool = False) -> Node:
@@ -84,7 +82,7 @@ def _item(node: Node, keeps_name: bool = False) -> Node:
     # Of several equations the names say which is which, and beside conditions that they are some.
     tags = {_tag(part) for part in node.parts}
     is_list = node.kind in ("list", r"\{\}")
-    is_told = len(tags - {None}) > 1 or (is_list and tags in _PERCENTAGES)
+    is_told = len(tags - {None}) > 1 or (is_list and tags == {"%", None})
     is_system = node.kind == "cells" or any(p.kind == "rel" and p.text != "=" for p in node.parts)
     parts = tuple(_item(p, is_told or (is_system and p.kind == "rel")) for p in node.parts)
     is_plain = node.kind == "list" and not any(part.kind in ("rel", "list") for part in parts)
@@ -96,7 +94,7 @@ def _tag(node: Node) -> str | None:
     """What tells a part from the others: its unit, words before it, or the name it is equal to."""
     node = node.parts[0] if node.kind == "neg" else node
     if (node.kind == "unit" and is_unit(node.text)) or node.kind == "post":
-        return node.text[:2] + node.text[2:].rstrip("es")
+        return "%" if node.text == "percent" else node.text[:2] + node.text[2:].rstrip("es")
     is_told = node.kind in ("row", "setop") and node.parts and node.parts[0].kind == "word"
     return write(node.parts[0]) if is_told or node.text == "=" else None
 
@@ -147,7 +145,7 @@ def _without(node: Node) -> Node:
         return Node("rel", " ".join(signs), parts[:-1]) if signs else first
     if kind == "rel" and set(text.split()) == {"="} and not names_in(node):
         numbers = [part for part in parts if part.kind == "num"]  # `3*4=12`, but not `1=2`
-        is_told = len(numbers) < len(parts) and last.text != "0"
+        is_told = len(numbers) < len(parts) and last.text != "0" and last.kind != "cmd"
         return (numbers or parts)[-1] if is_told else node
     if kind == "word":
         before, _, choice = text.rpartition(" ")
@@ -174,11 +172,10 @@ def _asks(node: Node) -> bool:
         # But `f(x+y)=f(x)+f(y)` is an equation.
         are_plain = left.kind == "div" or all(map(is_name, left.parts[1].parts))
         return are_plain or names_in(left.parts[0]).isdisjoint(names_in(right))
-    if left == ZERO_WIDTH:
-        return True
     # `A=lw=12`, but not `x=y=2`
     are_formulas = all(p.kind != "name" and names_in(p).isdisjoint("fgxyz") for p in between)
-    return _names(left, right) and not names_in(right) and are_formulas
+    is_value = not names_in(right) and (left.kind, right.kind) != ("cmd", "cmd")
+    return left == ZERO_WIDTH or (_names(left, right) and is_value and are_formulas)
 
 
 def _is_application(node: Node) -> bool:

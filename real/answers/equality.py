@@ -23,7 +23,7 @@ from contextlib import suppress
 
 from real.answers.canonical import names_in, normal
 from real.answers.notation import words
-from real.answers.reader import Node, write
+from real.answers.reader import Node, read, write
 from real.answers.sets import EMPTY, NAMED, set_key
 from real.answers.values import LimitError, NoValueError, Point, everywhere, isolated, ratio, value
 
@@ -115,7 +115,7 @@ def _relation(node: Node) -> str:
     for name in sorted(names, key=preference) if sign == "=" and len(names) > 1 else ():
         with suppress(NoValueError):
             found = isolated(gap, name)[2]
-            if all(found != everywhere(Node("name", other)) for other in names):  # `y=x`
+            if all(found != everywhere(read(other)) for other in names):  # `y=x`
                 return found
     scale = scale if sign == "=" else abs(scale)
     found = everywhere(gap, lambda node, at: ratio(value(node, at), scale))

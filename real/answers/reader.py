@@ -347,8 +347,7 @@ def _tied(kind: str, factors: list[Node]) -> Node:
 
 
 CONSTANTS = (r"\pi", "e", "i")
-_NO_LETTER = words(r"""\infty \emptyset \ldots \circ \max \min \gcd \lcm \det \arg \forall
-    \exists \nabla \neg \Re \Im""")  # fmt: skip
+_LETTERS = GREEK | words("ell hbar")
 _MARKS = (r"\vec", r"\hat", r"\tilde", r"\Delta")
 
 
@@ -358,7 +357,9 @@ def is_name(node: Node) -> bool:
         return False
     while node.parts and (node.kind == "sub" or node.text[:1] == "'" or node.text in _MARKS):
         node = node.parts[0]
-    return node.kind == "name" and node.text not in _NO_LETTER and node.text[1:] not in FUNCTIONS
+    name = node.text.removeprefix("\\")  # not every command is a letter: `x\mapsto 2x`
+    is_letter = name == node.text or name.removeprefix("var").lower() in _LETTERS
+    return node.kind == "name" and is_letter
 
 
 def is_derivative(node: Node) -> bool:

@@ -88,7 +88,7 @@ def _set(node: Node, names: Point) -> Cuts:
         if ends[0].number < ends[1].number:
             return ends
     are_rays = kind == "list" and all(p.kind[0] in "([" for p in parts) and r"\infty" in write(node)
-    if are_rays or (kind in ("list", r"\{\}") and all(part.kind == "rel" for part in parts)):
+    if are_rays or (kind in ("list", r"\{\}") and all(p.kind in ("rel", "list") for p in parts)):
         sets = [_set(part, names) for part in parts]
         both = _combined(and_, *sets)
         is_equal = any(part.text == "=" for part in parts) and not (both and _REALS in sets)

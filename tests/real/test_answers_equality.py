@@ -70,7 +70,9 @@ from real.vote.decide import Supervisor
          r"\begin{cases}x=1\\y=2\end{cases}\text{ or }\begin{cases}x=3\\y=4\end{cases}"),
         ("2,3,5,7", r"2, 3, 5\text{ or }7", "2; 3; 5; 7"), ("y(0)e^t", "y(t)=y(0)e^t"),
         (r"9\pi", r"\pi(3)^2"), ("9.8", r"9.8\,\text{m}\,\text{s}^{-2}", r"9.8\text{ atm}"),
-        (r"\frac{1}{2}k(\Delta x)^2", r"\frac{k(\Delta x)^2}{2}"), (r"30\%,5\%", "5, 30"),
+        (r"\frac12k(\Delta x)^2", r"\frac{k(\Delta x)^2}{2}"), ("5, 30", r"30\%, 5\text{ percent}"),
+        (r"\ell\varphi\Omega", r"\Omega\ell\varphi"), (r"m\vec a", r"\vec F=m\vec a"),
+        (r"(1,2)\cup(5,6)", r"x>1,x<2\text{ or }x>5,x<6"),
     ],
 )  # fmt: skip
 def test_writings_of_one_answer(group, equality):
@@ -129,6 +131,8 @@ def test_writings_of_one_answer(group, equality):
         (r"\frac{\Delta v}{\Delta t}", r"\frac vt"), (r"\Re z\Im w", r"\Im z\Re w"),
         (r"\forall x\exists y", r"\exists x\forall y"),
         (r"\cos(180^\circ-x)", r"\cos(180-x)", r"\pi-x", "180-x"),
+        (r"x\mapsto2x", r"2x\mapsto x"), (r"A\leftarrow B", r"B\leftarrow A", r"A\otimes B",
+         r"B\otimes A"), (r"\angle ABC=\angle DEF", r"\angle GHI=\angle DEF", r"\angle DEF"),
     ],
 )  # fmt: skip
 def test_different_answers(group, equality):
