@@ -113,9 +113,8 @@ def _without(node: Node) -> Node:
         if is_unit(text) or (text in ("rad", "radian", "radians") and r"\pi" in write(first)):
             return first
         return node._replace(text=text.lower())
-    written = write(node) if kind == "sum" else ""
-    if DEGREE in written:  # `180^\circ-2x`, but not `45^\circ+180^\circ k`
-        n_marked = sum(_tag(part) == DEGREE for part in parts)
+    if kind == "sum" and DEGREE in (written := write(node)):
+        n_marked = sum(_tag(part) == DEGREE for part in parts)  # but not `45^\circ+180^\circ k`
         is_angle = n_marked == written.count(DEGREE) and r"\pi" not in written
         return read(written.replace(DEGREE, "")) if is_angle else node
     is_marked = kind in ("neg", "pm", "sum") and last.kind in ("unit", "post")

@@ -30,7 +30,6 @@ from real.answers.values import LimitError, NoValueError, Point, everywhere, iso
 _TURNED = {">": "<", r"\ge": r"\le", r"\supset": r"\subset", r"\supseteq": r"\subseteq"}
 _SETS = ("rel", "setop", "list", "()", "[]", "(]", "[)")
 _TRUTHS = words("true false yes no T F Y N")
-"""Answers to several questions in turn, if only they stand in a list."""
 _SYMMETRIC = ({"="}, {r"\ne"}, {r"\approx"}, {r"\cap"}, {r"\cup"})
 
 
@@ -83,6 +82,7 @@ class Equality:
             items = [sign for part in parts for sign in _signed(part)]
             named = ["|".join(sorted(names_in(p))) if p.kind == "rel" else "" for p in items]
             keys = [n + self._key(p, answer) for n, p in zip(named, items, strict=True)]
+            # A list of truths answers several questions in turn.
             if kind != "list" or not {part.text for part in parts} <= _TRUTHS:
                 keys.sort()
             return f"{'or ' * (text == 'or')}set<{'|'.join(keys)}>"

@@ -68,7 +68,7 @@ BARE_UNITS = words("""unit inch inche in foot feet ft yard yd mile mi mph kph km
     cent usd euro rupee yen yuan peso newton joule watt volt kw kwh hz hertz ampere ohm pascal
     kelvin knot point pt bit byte way person people L N J W V percent pct degree deg mol mole kPa
     keV MeV GeV kHz MHz GHz erg calorie kcal cup tablespoon teaspoon decade parsec""")  # fmt: skip
-UNITS = BARE_UNITS | words("K A T eV Pa AU pc ly kJ MB GB cc amp")
+UNITS = BARE_UNITS | words("K A T eV Pa AU pc ly kJ MB GB cc amp kmph")
 """Outside of text the latter are products."""
 _LINKS = words("square squared cubic cubed sq cu fl per / * light nautical rad radian radians old")
 

@@ -96,7 +96,7 @@ class _Reader:
     def items(self) -> Node:
         """Items between separators up to a closing token, which is left there."""
         outer, opener = (self.bars, self.in_braces), self.tokens[self.at - 1].text
-        self.bars, self.in_braces, is_ordered = 0, opener == r"\{", opener in ("(", "[")
+        self.bars, self.in_braces = 0, opener == r"\{"
         items, signs = [self.chain("rel")], [","]
         if self.next.text in _INFIX:
             kind = _INFIX[self.take()]
@@ -111,10 +111,12 @@ class _Reader:
         signs[0] = next((sign for sign in (";", "or", "and") if sign in signs), ",")
         starts = [at for at, sign in enumerate(signs) if sign == signs[0]]
         size = len(items) // len(starts)
-        if 1 < size < len(items) and starts == [*range(0, len(items), size)] and not is_ordered:
+        if 1 < size < len(items) and starts == [*range(0, len(items), size)]:
             # `x=1,y=2 or x=3,y=4`, but not `1, 2 or 3`
-            groups = (tuple(items[at : at + size]) for at in starts)
-            return Node("list", "or", tuple(Node("list", ",", group) for group in groups))
+            groups = [tuple(items[at : at + size]) for at in starts]
+            if signs[0] == ";" and opener in ("(", "["):  # `[1,2;3,4]`
+                return Node("env", "pmatrix", tuple(Node("cells", parts=one) for one in groups))
+            return Node("list", "or", tuple(Node("list", ",", one) for one in groups))
         sign = "," if signs[-1] == ";" else signs[-1]
         return items[0] if len(items) == 1 else Node("list", sign, tuple(items))
 

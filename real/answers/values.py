@@ -111,12 +111,12 @@ def _value(node: Node, at: Mapping[str, Value]) -> Value:
 
 
 def _is_ordered(factors: tuple[Node, ...]) -> bool:
-    r"""`f(2)` and `(12)(34)`, which are none, and those of matrices as `AB^{-1}`, or vectors."""
+    r"""`f(2)` and `(12)(34)`, which are none, and those of matrices as `AB^{-1}`."""
     bases = [n.parts[0] if n.kind == "pow" and n.parts[1] in _TURNING else n for n in factors]
     are_matrices = all(node.kind == "name" and node.text.isupper() for node in bases)
     n_cycles = sum(node.kind == "()" and node.parts[0].text.isdigit() for node in factors)
-    are_ordered = (n.text == r"\times" or _is_applied(one, n) for one, n in pairwise(factors))
-    return are_matrices or n_cycles > 1 or any(are_ordered)
+    has_function = any(_is_applied(left, right) for left, right in pairwise(factors))
+    return are_matrices or n_cycles > 1 or has_function
 
 
 def _is_applied(left: Node, right: Node) -> bool:

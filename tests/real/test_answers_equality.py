@@ -72,6 +72,7 @@ from real.vote.decide import Supervisor
         (r"9\pi", r"\pi(3)^2"), ("9.8", r"9.8\,\text{m}\,\text{s}^{-2}", r"9.8\text{ atm}"),
         (r"\frac12k(\Delta x)^2", r"\frac{k(\Delta x)^2}{2}"), ("5, 30", r"30\%, 5\text{ percent}"),
         (r"\ell\varphi\Omega", r"\Omega\ell\varphi"), (r"m\vec a", r"\vec F=m\vec a"),
+        ("[1,2;3,4]", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}"),
         (r"(1,2)\cup(5,6)", r"x>1,x<2\text{ or }x>5,x<6"),
     ],
 )  # fmt: skip
@@ -121,6 +122,7 @@ def test_writings_of_one_answer(group, equality):
         (r"30\%, 5", r"5\%, 30", "5, 30"),
         (r"30\text{ percent}, 5", r"5\text{ percent and }30"),
         (r"x=1,y=2\text{ or }x=3,y=4", "x=1,y=4; x=3,y=2"), ("1, 2; 3, 4", "1, 3; 2, 4", "1,2,3,4"),
+        ("[1,2;3,4]", "[1,2,3,4]", "[1,3;2,4]", "[2,1;4,3]"),
         ("x>1,\\text{ or }x<5", "(1,5)"),
         (r"x=1\text{ and }y=2; x=3\text{ and }y=4", r"x=1\text{ and }y=4; x=3\text{ and }y=2"),
         (r"\text{True, False}", r"\text{False, True}"), ("T, F, T", "T, T, F"),
