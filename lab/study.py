@@ -359,9 +359,9 @@ class Study:
                 ratio_at(given)
             else:
                 plain, target = (self.effort(n, usable) for n in partners)
-                of.find(plain, target, ratio_at, self.close, self.max_tries)
-                if not tried:  # the plain runs are close already
-                    ratio_at(1 / of.ratio(plain, target))
+                best = of.find(plain, target, ratio_at, self.close, self.max_tries)
+                if best not in tried:  # the plain runs are close already, or closer than all tries
+                    ratio_at(best if tried else 1 / of.ratio(plain, target))
         if not tried:
             return None, lost
         number = min(tried, key=lambda n: abs(tried[n] - 1))

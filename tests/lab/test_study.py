@@ -72,7 +72,7 @@ def test_arms_run_before_those_that_need_them(world):
 
 @pytest.mark.parametrize(
     ("power", "fails", "n_tries", "kept"),
-    [(1.0, 9, 1, 0.25), (2.0, 9, 2, 0.5), (2.0, 1, 1, 0.25), (2.0, 0, 0, None)],
+    [(1.0, 9, 1, 0.25), (2.0, 9, 2, 0.5), (2.0, 1, 1, 0.25), (2.0, 0, 0, None), (-1.0, 9, 4, 1)],
 )
 def test_another_factor_is_tried_while_the_match_is_off(power, fails, n_tries, kept, world):
     def lost(jobs):
