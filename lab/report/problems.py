@@ -195,9 +195,11 @@ def problem_ids(world: ReportedComparison) -> list[str] | None:
 
 
 def redrawn(world: ReportedComparison) -> bool:
-    """Return whether each replicate drew its own problems, whose numbers match no other's."""
-    runs = world.comparison.manifests
-    return len(world.comparison.pairs) > 1 and any(run.redraws_problems for run in runs)
+    """Return whether replicates drew problems of their own, whose numbers match no other's."""
+    pairs, runs = world.comparison.pairs, world.comparison.manifests
+    fixed = [run.config["fixed_population"] for run in runs if run.draws_problems]
+    # A fixed population is that of one seed.
+    return bool(fixed) and len({seed for seed, _ in pairs} if all(fixed) else pairs) > 1
 
 
 def _rows(visits: pd.DataFrame) -> pd.DataFrame:

@@ -112,10 +112,14 @@ class Manifest:
             self.progress = 1.0
 
     @property
+    def draws_problems(self) -> bool:
+        """The problems depend on the seed, unlike those of a real or a measured model."""
+        return "fixed_population" in self.config and self.config.get("policy") != "measured"
+
+    @property
     def redraws_problems(self) -> bool:
-        """Every replicate has problems of its own, unlike those of a measured model."""
-        own = self.config.get("fixed_population") is False
-        return own and self.config.get("policy") != "measured"
+        """Every replicate has problems of its own."""
+        return self.draws_problems and not self.config["fixed_population"]
 
     @property
     def minutes(self) -> float:

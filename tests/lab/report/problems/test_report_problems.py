@@ -86,6 +86,7 @@ def test_problems_that_differ_between_replicates_are_not_averaged(compared):
     assert not redrawn(compared(votes=False, config=measured))
     assert not redrawn(fixed)
     assert "one replicate at a time" not in problem_sections([fixed])
+    assert redrawn(compared(votes=False, config={"fixed_population": True}, seeds=[0, 1]))
 
 
 def test_the_page_says_which_lives_it_holds(with_texts):
