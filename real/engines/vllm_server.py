@@ -130,10 +130,10 @@ class NcclTransfer:
 
     def send(self, model: Any) -> None:
         """Broadcast all weights to the server's workers."""
-        if self._model is not model:
-            self.close()
-            self._engine, self._model = self._connect(model), model
         try:
+            if self._model is not model:
+                self.close()
+                self._engine, self._model = self._connect(model), model
             self._engine.send_weights()
         except (RuntimeError, OSError, ValueError) as error:
             raise EngineDied(f"vLLM server: sending weights failed ({error})") from error

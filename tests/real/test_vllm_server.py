@@ -273,6 +273,14 @@ def test_adapters_are_not_merged_to_describe_weights(monkeypatch):
     assert described == [(name, weight.dtype, tuple(weight.shape)) for name, weight in source]
 
 
+def test_a_server_that_takes_no_weights_over_nccl_is_told_in_one_line(monkeypatch):
+    """Such as one that was started without --weight-transfer-config."""
+    refused = Mock(side_effect=OSError("500 Server Error"))
+    monkeypatch.setattr(vllm_server.NcclTransfer, "_connect", refused)
+    with pytest.raises(EngineDied, match=r"sending weights failed \(500 Server Error\)$"):
+        vllm_server.NcclTransfer(Http("http://127.0.0.1:1", 1.0)).send("a model")
+
+
 @pytest.mark.parametrize("url", ["", "localhost:8000", "file:///etc/passwd", "http://"])
 def test_what_is_no_address_is_refused(url):
     with pytest.raises(UserError, match="must look like http"):
