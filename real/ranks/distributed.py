@@ -222,7 +222,8 @@ def shard(scorer: Any, mesh: DeviceMesh) -> None:
     for module in (*layers, scorer):
         for parameter in module.parameters() if widened else ():
             if parameter.requires_grad and not isinstance(parameter, DTensor):
-                parameter.data = parameter.data.to(wide)
+                # There, since main memory would hold embeddings and head wide for every rank.
+                parameter.data = parameter.data.to(mesh.device_type).to(wide)
         fully_shard(module, mesh=mesh, mp_policy=precision, reshard_after_forward=True)
 
 

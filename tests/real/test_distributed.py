@@ -8,11 +8,14 @@ import subprocess
 import sys
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from rank_runs import TOLERANCE, assert_close, assert_frame_equal, assert_same_steps, free_port
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lab.trace.manifest import read_manifest
 from lab.trace.trace import load
@@ -21,6 +24,7 @@ from real.engines.rollouts import request_seeds, shard_requests
 from real.engines.weights import named_weights
 from real.model.policy import load_policy
 from real.model.prepare import adapter_weights, prepare_training
+from real.ranks import distributed
 from real.ranks.distributed import Ranks
 from real.record.checkpoint import trained_weights
 from real.tiny import CHECKPOINT
@@ -288,3 +292,25 @@ def test_two_agents_of_torchrun_make_the_visits_of_one_process(tmp_path):
     one, two = train(TrainConfig(**SMALL), progress=False), load(tmp_path / "two")
     assert two.run.backend == "transformers on 2 x cpu" and two.run.status == "finished"
     assert_frame_equal(two.visits, one.visits)
+
+
+def test_weights_widen_where_they_are_sharded(monkeypatch):
+    """In main memory wide embeddings and heads of all ranks would stand side by side."""
+    monkeypatch.setattr(distributed, "fully_shard", lambda *_, **__: None)
+    with FakeTensorMode(), Results() as made:
+        linears = (torch.nn.Linear(2, 2, dtype=torch.bfloat16) for _ in range(2))
+        model = torch.nn.Sequential(*linears)
+        model[1].requires_grad_(False)
+        distributed.shard(model, SimpleNamespace(device_type="cuda:0"))
+    assert made.count(("cuda", torch.float32)) == 2  # the frozen layer's stay as they are
+    assert ("cpu", torch.float32) not in made
+
+
+class Results(TorchDispatchMode, list):
+    """Lists devices and precisions of all tensors that are made."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor):
+            self.append((result.device.type, result.dtype))
+        return result
