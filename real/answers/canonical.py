@@ -82,7 +82,7 @@ def _item(node: Node, keeps_name: bool = False) -> Node:
     # Of several equations the names say which is which, and beside conditions that they are some.
     tags = {_tag(part) for part in node.parts}
     is_list = node.kind in ("list", r"\{\}")
-    is_told = len(tags - {None}) > 1 or (is_list and tags == {"%", None})
+    is_told = len(tags - {None}) > 1 or (is_list and (keeps_name or tags == {"%", None}))
     is_system = node.kind == "cells" or any(p.kind == "rel" and p.text != "=" for p in node.parts)
     parts = tuple(_item(p, is_told or (is_system and p.kind == "rel")) for p in node.parts)
     is_plain = node.kind == "list" and not any(part.kind in ("rel", "list") for part in parts)
@@ -92,7 +92,7 @@ def _item(node: Node, keeps_name: bool = False) -> Node:
 
 def _tag(node: Node) -> str | None:
     """What tells a part from the others: its unit, words before it, or the name it is equal to."""
-    node = node.parts[0] if node.kind == "neg" else node
+    node = node.parts[0] if node.kind in ("neg", "list") else node
     if (node.kind == "unit" and is_unit(node.text)) or node.kind == "post":
         return "%" if node.text == "percent" else node.text[:2] + node.text[2:].rstrip("es")
     is_told = node.kind in ("row", "setop") and node.parts and node.parts[0].kind == "word"

@@ -108,15 +108,15 @@ class _Reader:
                 signs.append(sign)
                 items.append(self.chain("rel"))
         self.bars, self.in_braces = outer
-        signs[0] = next((sign for sign in (";", "or", "and") if sign in signs), ",")
-        starts = [at for at, sign in enumerate(signs) if sign == signs[0]]
-        size = len(items) // len(starts)
-        if 1 < size < len(items) and starts == [*range(0, len(items), size)]:
-            # `x=1,y=2 or x=3,y=4`, but not `1, 2 or 3`
-            groups = [tuple(items[at : at + size]) for at in starts]
-            if signs[0] == ";" and opener in ("(", "["):  # `[1,2;3,4]`
-                return Node("env", "pmatrix", tuple(Node("cells", parts=one) for one in groups))
-            return Node("list", "or", tuple(Node("list", ",", one) for one in groups))
+        # `x=1,y=2 or x=3,y=4`, but not `1, 2 or 3` or `1, 2 and 3, 4`
+        for sign in (";", "or", "and", ",") if items[0].kind == "rel" else (";", "or", ","):
+            starts = [at for at, before in enumerate(signs) if at == 0 or before == sign]
+            size = len(items) // len(starts)
+            if 1 < size < len(items) and starts == [*range(0, len(items), size)]:
+                groups = [tuple(items[at : at + size]) for at in starts]
+                if sign == ";" and opener in ("(", "["):  # `[1,2;3,4]`
+                    return Node("env", "pmatrix", tuple(Node("cells", parts=one) for one in groups))
+                return Node("list", "or", tuple(Node("list", ",", one) for one in groups))
         sign = "," if signs[-1] == ";" else signs[-1]
         return items[0] if len(items) == 1 else Node("list", sign, tuple(items))
 

@@ -49,7 +49,7 @@ def tokens(text: str) -> list[Token]:
     """The tokens of a folded text; linear in it."""
     found: list[Token] = []
     position = depth = braces = 0
-    spaced = False
+    spaced = is_next_unit = False
     texts: list[tuple[int, int, bool]] = []
     """Of texts that are open: their first token, braces around them, whether a number is before."""
     while position < len(text):
@@ -59,8 +59,8 @@ def tokens(text: str) -> list[Token]:
         if kind == "space":
             spaced = spaced or piece.strip(r"\!") != ""
             continue
-        type_before, before = found[-1] if found else Token("", "(")
-        is_behind = type_before in ("num", "cmd", "word") or before in ")}"
+        is_behind = bool(found) and (found[-1].type in ("num", "cmd") or found[-1].text in ")}")
+        is_behind, is_next_unit = is_behind or is_next_unit, False
         if kind == "grouped" and depth and re.search(r"(?<!\\),[1-9]", piece):  # (1,234) is a pair
             piece = piece.partition(",")[0]
             position = match.start() + len(piece)
@@ -81,7 +81,7 @@ def tokens(text: str) -> list[Token]:
             found += [Token("word", run)] if is_unit else _letters(run, bool(texts))
         elif piece == "}" and texts and texts[-1][1] == braces:
             start, _, is_behind = texts.pop()
-            is_behind = is_behind and not text.startswith("_", position)
+            is_behind = is_next_unit = is_behind and not text.startswith("_", position)
             found[start:] = _of_text(found[start:], is_behind)
         elif piece not in _SHIFTS:
             depth += (piece in ("(", "[", r"\{")) - (piece in (")", "]", r"\}"))
