@@ -174,6 +174,7 @@ def _asks(node: Node) -> bool:
     # `A=lw=12`, but not `x=y=2`
     are_formulas = all(p.kind != "name" and names_in(p).isdisjoint("fgxyz") for p in between)
     is_value = not names_in(right) and (left.kind, right.kind) != ("cmd", "cmd")
+    is_value = is_value or (right.kind == "env" and left.kind != "env")
     return left == ZERO_WIDTH or (_names(left, right) and is_value and are_formulas)
 
 

@@ -73,6 +73,7 @@ from real.vote.decide import Supervisor
         (r"\frac12k(\Delta x)^2", r"\frac{k(\Delta x)^2}{2}"), ("5, 30", r"30\%, 5\text{ percent}"),
         (r"\ell\varphi\Omega", r"\Omega\ell\varphi"), (r"m\vec a", r"\vec F=m\vec a"),
         ("T", r"\text{The answer is }\text{T}"),
+        (r"\begin{cases}1&x>0\\0&x\le0\end{cases}", r"y=\begin{cases}1&x>0\\0&x\le0\end{cases}"),
         ("[1,2;3,4]", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}"),
         (r"(1,2)\cup(5,6)", r"x>1,x<2\text{ or }x>5,x<6"),
     ],
