@@ -70,7 +70,6 @@ _FACTORS = {"dozen": "12", "hundred": "100", "thousand": "10^3", "million": "10^
 _COUNTS = "zero one two three four five six seven eight nine ten eleven twelve"
 _SAID = {word: Node("num", str(number)) for number, word in enumerate(_COUNTS.split())}
 _SAID["dne"] = Node("word", "does not exist")
-_MINUS_ZERO = read("-0")
 
 
 def _item(node: Node, keeps_name: bool = False) -> Node:
@@ -103,7 +102,7 @@ def _without(node: Node) -> Node:
     kind, text, parts = node
     first, last = (parts[0], parts[-1]) if parts else (node, node)
     is_mark = kind == "post" and text in ("%", DEGREE)
-    if is_mark or (kind == "()" and len(parts) == 1) or node == _MINUS_ZERO:
+    if is_mark or (kind == "()" and len(parts) == 1) or (kind == "neg" and first.text == "0"):
         return first
     if kind == "unit":
         factor, _, counted = text.partition(" ")
