@@ -43,7 +43,7 @@ def set_key(node: Node) -> str:
     """The key of a set of real numbers; NoValueError if the node is none."""
     names = Point(0)
     cuts = _set(node, names)
-    if len(names) > 1:
+    if len(names) > 1 or r"\Delta" in "".join(names):  # `\Delta H<0` is of H
         raise NoValueError
     pairs = list(zip(cuts[::2], cuts[1::2], strict=True))
     points = sorted(low.text for low, high in pairs if low.text == high.text)
