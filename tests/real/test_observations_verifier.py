@@ -84,7 +84,8 @@ def decision():
 def judged(tokenizer, engine, questions, **changes):
     """The judge and (P, Q) verdicts on `TEXTS`."""
     text_config = SimpleNamespace(get_text_config=lambda: SimpleNamespace())
-    model = SimpleNamespace(config=text_config)
+    embedding = SimpleNamespace(weight=torch.zeros(10_000, 1))
+    model = SimpleNamespace(config=text_config, get_input_embeddings=lambda: embedding)
     policy = Policy(model, tokenizer, (0,), 0, torch.device("cpu"))
     config = TrainConfig(chat_template="off", threads=1, **changes)
     prompts = SimpleNamespace(problems=(SUM, PRODUCT))
