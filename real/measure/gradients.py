@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
 from lab.base.columns import Floats, Ints
-from lab.base.errors import UserError
+from lab.base.errors import UserError, first_line
 from real.engines.rollouts import Prompts
 from real.model.prepare import trained_parameters
 
@@ -156,7 +156,16 @@ class Gradients:
             rows = [[*contexts[e], *tokens[e][:-1]] for e in batch]
             ids_EL = torch.tensor(rows, device=device)
             tokens_ET = torch.tensor([tokens[e] for e in batch], device=device)
-            parts = self._gradient(self._weights, ids_EL, tokens_ET)
+            try:
+                parts = self._gradient(self._weights, ids_EL, tokens_ET)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:  # of code that looks at values, or hides its gradient
+                name, reason = type(self.model).__name__, first_line(error).partition(". ")[0]
+                raise UserError(
+                    f"measure: {name} gives no gradients for many contexts at once ({reason}); "
+                    "take another model"
+                ) from error
             yield batch, torch.cat([parts[name].flatten(1) for name in self._weights], 1)
 
     def start(self, coordinates: Ints) -> Singles:

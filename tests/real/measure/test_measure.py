@@ -162,6 +162,13 @@ def test_a_tree_is_cut_at_its_most_edges_and_the_cut_is_counted(part):
         assert paths_of(cut, n)[0].max() == pytest.approx(paths_of(part, n)[0].max())
 
 
+def test_a_model_whose_code_looks_at_its_tokens_is_refused_in_one_line():
+    sizes = {"vocab_size": 6, "n_embd": 8, "n_layer": 1, "n_head": 2, "pad_token_id": 1}
+    with pytest.raises(UserError, match="measure: GPT2LMHeadModel gives no gradients for") as found:
+        measured(causal("GPT2", **sizes, n_positions=16, attn_implementation="eager"))
+    assert "\n" not in str(found.value)
+
+
 def test_what_cannot_be_measured_is_refused_in_one_line(monkeypatch):
     for changes, message in (
         ({"min_p": 0.99}, "min_p = 0.99: problem a has no response that likely"),
