@@ -28,7 +28,7 @@ from real.measure.gradients import Edges, Gradients, Growth, Tokens, log_probs, 
 from real.measure.tree import Leaf, MeasuredTree, edge_arrays, grow, merge_answers, whole_responses
 from real.model.machine import keep_freed_memory, pick_device, torch_threads
 from real.model.policy import Policy, load_policy
-from real.model.prepare import add_lora
+from real.model.prepare import choose_trained
 from real.problems.problem import PromptSet
 from real.problems.prompts import build_prompts
 from real.record.checkpoint import checkpoints_in, trained_weights
@@ -140,8 +140,8 @@ def loaded(config: TrainConfig) -> tuple[TrainConfig, Policy, PromptSet, dict[st
     folder = model_of(config)
     policy = load_policy(folder, config.device, "float32", "eager")
     keep_freed_memory(policy.device)
-    if config.lora_rank:  # of how a run trains nothing else matters to gradients
-        add_lora(policy.model, config, config.seed)
+    # Of how a run trains nothing else matters to gradients.
+    choose_trained(policy.model, config, config.seed)
     prompts = build_prompts(problems_of(config), config, policy)
     return config, policy, prompts, fingerprint(folder, [prompts])
 

@@ -151,16 +151,23 @@ def _adapted(model: Any) -> dict[str, Any]:
     return {n: m for n, m in named if hasattr(m, "lora_A") and hasattr(m, "base_layer")}
 
 
-def prepare_training(model: Any, config: MemorySettings, seed: int = 0) -> None:
-    """Make a loaded model trainable as the settings say: adapters, which layers keep what."""
+def choose_trained(model: Any, config: MemorySettings, seed: int = 0) -> None:
+    """Let those weights alone require a gradient that a run trains: adapters, or what text reaches.
+
+    What reads images has no gradient here, and weight decay alone would move it.
+    """
     if config.lora_rank:
         add_lora(model, config, seed)
     elif (text := getattr(model.base_model, "language_model", None)) is not None:
-        # What reads images has no gradient here, and weight decay alone would move it.
         parts = text, model.get_output_embeddings()
         trained = {id(p) for part in parts for p in part.parameters()}
         for parameter in model.parameters():
             parameter.requires_grad_(id(parameter) in trained)
+
+
+def prepare_training(model: Any, config: MemorySettings, seed: int = 0) -> None:
+    """Make a loaded model trainable as the settings say, and choose which layers keep what."""
+    choose_trained(model, config, seed)
     layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
     if config.gradient_checkpointing:
         if not model.supports_gradient_checkpointing:

@@ -20,7 +20,7 @@ from real import TrainConfig, train
 from real.engines.rollouts import Sampling
 from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import Policy, load_policy, write_model
-from real.model.prepare import prepare_training, trained_parameters
+from real.model.prepare import choose_trained, trained_parameters
 from real.record.alarms import check_mismatch, watch_labels
 from real.record.checkpoint import save_model as save_run_model
 from real.record.trial import check_sampling, check_saving
@@ -275,7 +275,7 @@ def test_what_reads_images_is_kept_as_it_is():
     config = AutoConfig.for_model("gemma3", text_config=sizes, vision_config=sight)
     model = AutoModelForCausalLM.from_config(config).eval()
     names = [name for name, _ in model.named_parameters()]
-    prepare_training(model, MemorySettings())
+    choose_trained(model, MemorySettings())  # for training and measurements
     parts = "model.language_model.", "lm_head."
     assert list(trained_parameters(model)) == [n for n in names if n.startswith(parts)] != names
 
