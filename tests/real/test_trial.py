@@ -6,7 +6,7 @@ from unittest.mock import Mock, create_autospec
 
 import pytest
 import torch
-from small_models import decoder_sizes, save_model, seeded
+from small_models import causal, decoder_sizes, save_model, seeded
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -265,6 +265,22 @@ def test_what_a_model_has_beside_its_text_part_is_told_or_kept(tmp_path):
     assert (tmp_path / "model" / "preprocessor_config.json").read_text() == "{}"
     again = prepare(TrainConfig(model=str(tmp_path / "model"), max_response_tokens=4).settled())
     assert not any("text part" in line for line in again.prompts.notices)
+
+
+@pytest.mark.parametrize(
+    "named", [{"output_router_logits": True}, {"return_dict": False, "output_hidden_states": True}]
+)
+def test_outputs_that_a_config_names_are_left_to_others(named, tmp_path):
+    """As of a mixture that was trained with an auxiliary loss, of which decoding has no shapes."""
+
+    def make(n, _):
+        return causal("Mixtral", **decoder_sizes(n, head_dim=8), **named)
+
+    policy = load_policy(save_model(tmp_path / "start", make), "cpu")
+    check_sampling(policy, PROMPTS, TrainConfig(max_response_tokens=8))
+    save_run_model(policy, tmp_path)
+    saved = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert {name: saved[name] for name in named} == named
 
 
 def test_what_reads_images_is_kept_as_it_is():
