@@ -176,9 +176,13 @@ def prepare_training(model: Any, config: MemorySettings, seed: int = 0) -> None:
                 "leave it out and lower max_tokens_per_microbatch"
             )
         model.gradient_checkpointing_enable({"use_reentrant": False})
+        # One within another is computed again with that one; both would spoil the gradient.
+        inner = {part for layer in layers for part in layer.modules() if part is not layer}
+        outer = [layer for layer in layers if layer not in inner]
         # Of the last ones, whose activations the backward pass frees first.
-        for layer in layers[max(0, len(layers) - config.kept_layers) :]:
-            layer.gradient_checkpointing = False
+        kept = outer[max(0, len(outer) - config.kept_layers) :]
+        for layer in layers:
+            layer.gradient_checkpointing = layer not in inner and layer not in kept
     if config.compile_layers:
         for layer in layers:
             layer.compile(dynamic=True)

@@ -172,6 +172,21 @@ def test_names_of_no_layers_are_refused_and_a_missing_package_is_named(monkeypat
         add_lora(small_model(), LORA)
 
 
+def test_a_layer_within_another_is_computed_again_with_it_alone():
+    """Zamba's have one, and twice over it saved other tensors for the gradient."""
+    kinds = ["linear_attention"] * 2 + ["hybrid"] * 2
+    sizes = decoder_sizes(30, num_hidden_layers=4, num_key_value_heads=2, pad_token_id=1)
+    sizes |= {"mamba_d_state": 4, "mamba_dt_rank": 2, "n_mamba_heads": 2, "attention_head_dim": 16}
+    found = []
+    for again in (False, True):
+        model = causal("Zamba", **sizes, layers_block_type=kinds)
+        prepare_training(model, MemorySettings(gradient_checkpointing=again))
+        Scorer(model)(ROWS, 1.0).logprobs_n.sum().backward()
+        found.append([p.grad for p in model.parameters()])
+    for plain, checkpointed in zip(*found, strict=True):
+        torch.testing.assert_close(checkpointed, plain)
+
+
 def test_checkpointing_of_a_model_that_cannot_is_refused(monkeypatch):
     model = small_model()
     monkeypatch.setattr(type(model), "supports_gradient_checkpointing", False)
