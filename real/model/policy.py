@@ -7,9 +7,8 @@ import json
 import logging
 import shutil
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -163,16 +162,14 @@ def _load_model(folder: Path, dtype: torch.dtype, attention: str) -> Any:
     config = model.config.get_text_config()
     named = {name: value for name, value in _PLAIN.items() if getattr(config, name, value) != value}
     for module in {model, model.base_model} if named else ():
-        module.register_forward_pre_hook(partial(_named, named), with_kwargs=True)
+        module.register_forward_pre_hook(
+            lambda _, args, given: (args, {**given, **named}), with_kwargs=True
+        )
     return model
 
 
 _PLAIN = {"output_router_logits": False, "output_hidden_states": False, "return_dict": True}
 """Arguments for logits alone. A config may name others, such as a loss that no token has."""
-
-
-def _named(named: Mapping[str, Any], _: Any, arguments: Any, given: Mapping[str, Any]) -> Any:
-    return arguments, {**given, **named}
 
 
 def lost_parts(policy: Policy) -> list[str]:
