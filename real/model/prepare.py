@@ -64,7 +64,8 @@ def adapted_layers(model: Any, targets: str) -> list[Any]:
     head, ends = model.get_output_embeddings(), tuple(f".{n.strip()}" for n in targets.split(","))
     modules = {f".{name}": module for name, module in model.named_modules() if name}
     if targets == "all-linear":
-        adapted = {n: m for n, m in modules.items() if _is_linear(m) and m is not head}
+        inside = {*_text_part(model).modules()} - {head}
+        adapted = {n: m for n, m in modules.items() if _is_linear(m) and m in inside}
         missing = [] if adapted else [""]
     else:
         adapted = {n: m for n, m in modules.items() if n.endswith(ends)}
@@ -77,6 +78,11 @@ def adapted_layers(model: Any, targets: str) -> list[Any]:
         fault = f"{others[0]} is no linear layer; leave it out"
         raise UserError(f"lora_targets = {targets}: {fault}, or give all-linear")
     return list(adapted.values())
+
+
+def _text_part(model: Any) -> Any:
+    """Return what lies beside parts for images, which no run has; the model if it has none."""
+    return getattr(model.base_model, "language_model", model)
 
 
 def _is_linear(module: Any) -> bool:
@@ -154,11 +160,11 @@ def _adapted(model: Any) -> dict[str, Any]:
 def choose_trained(model: Any, config: MemorySettings, seed: int = 0) -> None:
     """Let those weights alone require a gradient that a run trains: adapters, or what text reaches.
 
-    What reads images has no gradient here, and weight decay alone would move it.
+    What reads images has no gradient, and weight decay alone would move it.
     """
     if config.lora_rank:
         add_lora(model, config, seed)
-    elif (text := getattr(model.base_model, "language_model", None)) is not None:
+    elif (text := _text_part(model)) is not model:
         parts = text, model.get_output_embeddings()
         trained = {id(p) for part in parts for p in part.parameters()}
         for parameter in model.parameters():

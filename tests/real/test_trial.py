@@ -294,6 +294,8 @@ def test_what_reads_images_is_kept_as_it_is():
     choose_trained(model, MemorySettings())  # for training and measurements
     parts = "model.language_model.", "lm_head."
     assert list(trained_parameters(model)) == [n for n in names if n.startswith(parts)] != names
+    choose_trained(model, MemorySettings(lora_rank=2))
+    assert all(name.startswith(parts[0]) for name in trained_parameters(model))
 
 
 def test_prompts_are_stored_with_those_held_out_and_resume_reads_them(tmp_path):
