@@ -55,7 +55,8 @@ def make_engine(
         )
     kind, dtype = config.engine_kind, getattr(torch, config.dtype)
     log = logs and logs / f"engine-rank{ranks.rank}.log"
-    route = Route(policy.device, dtype, ranks, config.engine_tp, bool(config.engine_adapters))
+    sent = config.engine_tp, bool(config.engine_adapters), kind.native
+    route = Route(policy.device, dtype, ranks, *sent)
 
     def made() -> Any:
         if ranks.rank % config.engine_tp:

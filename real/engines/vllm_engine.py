@@ -164,7 +164,7 @@ def load_part(worker: Any, part: Sent, first: bool) -> None:
         if part.last:
             reload.finalize_layerwise_reload(model, worker.model_config)
     if part.last:
-        repack_tied_head(worker)
+        repack(worker)
         collect_memory(worker)
 
 
@@ -181,15 +181,20 @@ def refusal(worker: Any, buckets: list[Handle]) -> str | None:
     return refused(buckets[worker.rank if len(buckets) > 1 else 0])
 
 
-def repack_tied_head(worker: Any) -> None:
-    """Pack the new embeddings for a tied output head.
+def repack(worker: Any) -> None:
+    """Pack the new weights of experts, and the new embeddings for a tied output head.
 
     On a CPU vLLM multiplies by a packed copy of each weight. A reload packs the layers that get
-    weights; a tied head gets none, and would keep the old ones.
+    weights; a tied head gets none, and experts are packed once: both would keep the old ones.
     """
-    head: Any = getattr(worker.model_runner.get_model(), "lm_head", None)
+    model: Any = worker.model_runner.get_model()
+    head: Any = getattr(model, "lm_head", None)
     if hasattr(head, "cpu_linear"):
         head.quant_method.process_weights_after_loading(head)
+    for layer in model.modules():
+        kernel = getattr(getattr(layer, "quant_method", None), "moe_kernel", None)
+        if kernel is not None and layer.w13_weight.device.type == "cpu":
+            kernel.fused_experts.process_weights_after_loading(layer)
 
 
 DEFAULTS = {
@@ -258,7 +263,7 @@ class VllmHost:
             rpc = self.llm.collective_rpc
             if self.settings.n_gpus == 1:
                 rpc("reload_weights", kwargs={"weights_iterator": weights})
-                rpc(repack_tied_head)
+                rpc(repack)
                 rpc(collect_memory)
             else:
                 # Tensors do not cross over to vLLM's own processes: each of them opens the buckets.

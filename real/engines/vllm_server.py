@@ -21,6 +21,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -42,7 +43,7 @@ from real.engines.rollouts import (
     to_rollouts,
 )
 from real.engines.vllm_engine import check_version
-from real.engines.weights import LOCAL, Route, named_weights, stored_weights
+from real.engines.weights import LOCAL, Route, in_checkpoint, named_weights, stored_weights
 from real.ranks.distributed import ALONE, write_tensors
 
 _SHORT_SECONDS = 30.0
@@ -174,8 +175,10 @@ def weight_source(base: Any, model: Any, dtype: torch.dtype | None) -> Any:
 
     def described(_: Any) -> list[Any]:
         # Neither gathered nor merged with adapters: other ranks do not take part.
-        weights = stored_weights(model, dtype, merge=False)
-        return [base.ParamMeta(name, weight.dtype, tuple(weight.shape)) for name, weight in weights]
+        weights = stored_weights(model, dtype, merge=False, in_model=True)
+        shapes = ((n, torch.empty(w.shape, dtype=w.dtype, device="meta")) for n, w in weights)
+        parts = chain.from_iterable(in_checkpoint(model, *shape) for shape in shapes)
+        return [base.ParamMeta(name, part.dtype, tuple(part.shape)) for name, part in parts]
 
     def weights(_: Any) -> Iterator[tuple[str, torch.Tensor]]:
         return named_weights(model, dtype)

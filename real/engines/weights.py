@@ -48,17 +48,33 @@ def named_weights(model: Any, dtype: torch.dtype | None = None) -> Iterator[tupl
 
 
 def stored_weights(
-    model: Any, dtype: torch.dtype | None = None, merge: bool = True
+    model: Any, dtype: torch.dtype | None = None, merge: bool = True, *, in_model: bool = False
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield name in the checkpoint and value of every weight, one at a time.
 
     Tied weights come once, by the embedding's name: some engines refuse a head of their own.
-    Floating-point weights come in `dtype`, unchanged if None, and without adapters if not `merge`.
+
+    Args:
+        dtype: of floating-point weights, unchanged if None.
+        merge: with adapters, else without.
+        in_model: as the model holds them, which may be other names, and experts in one tensor.
     """
     tied = getattr(model.config.get_text_config(), "tie_word_embeddings", False)
     for name, value in merged_weights(model, merge):
         if not (tied and name.endswith("lm_head.weight")):
-            yield name, value.to(dtype) if dtype and value.is_floating_point() else value
+            sent = value.to(dtype) if dtype and value.is_floating_point() else value
+            yield from [(name, sent)] if in_model else in_checkpoint(model, name, sent)
+
+
+def in_checkpoint(model: Any, name: str, value: Tensor) -> Iterable[tuple[str, Tensor]]:
+    """Return names and values in the checkpoint of one of the model's weights."""
+    from transformers.core_model_loading import revert_weight_conversion
+
+    shape = torch.empty(value.shape, dtype=value.dtype, device="meta")
+    ((stored, first), *more) = revert_weight_conversion(model, {name: shape}).items()
+    if first is shape and not more:
+        return [(stored, value)]
+    return revert_weight_conversion(model, {name: whole_tensor(value)}).items()
 
 
 class HostBucket:
@@ -203,6 +219,8 @@ class Route(NamedTuple):
     """GPUs of an engine, each with a rank of the group that shares it."""
     adapters: bool = False
     """Weights are sent without adapters once, and then these alone, unless the engine refuses."""
+    native: bool = False
+    """The engine's model is the trainer's kind, not one that reads checkpoints itself."""
 
 
 LOCAL = Route()
@@ -266,7 +284,9 @@ class WeightSender:
         room = Room.of(model, self._route.dtype)
         bucket = self._bucket = self._bucket or self._make_bucket(room)
         message = {"do": "load", "version": version, "buckets": self._handles(bucket)}
-        for entries, last in fill(bucket, stored_weights(model, self._route.dtype, merge)):
+        native, dtype = self._route.native, self._route.dtype
+        weights = stored_weights(model, dtype, merge, in_model=native)
+        for entries, last in fill(bucket, weights):
             answer = self._asked({**message, "last": last}, entries)
             if self._ask is not None and ("taken" in answer) == last:
                 raise EngineDied("engine: it did not take all weights")

@@ -5,6 +5,8 @@ from unittest.mock import Mock, call
 
 import pytest
 import torch
+from safetensors.torch import load_file
+from vllm_models import EXPERTS, make_model
 
 from guard_core import GuardConfig
 from lab.base.arms import arm
@@ -22,6 +24,7 @@ from real.engines.vllm_engine import (
     refused_adapters,
     vllm_arguments,
 )
+from real.engines.vllm_server import weight_source
 from real.engines.weights import named_weights
 from real.model.policy import load_policy
 from real.plan import PlannedModel, plan_memory
@@ -155,6 +158,19 @@ def test_tied_weights_come_once_and_in_the_engines_type(policy):
     assert set(named) == {name for name, _ in policy.model.named_parameters()}
     own = dict(named_weights(policy.model))
     assert own["model.norm.weight"].dtype == torch.float32
+
+
+def test_engines_that_read_checkpoints_get_weights_as_checkpoints_hold_them(tmp_path):
+    """The model holds all experts of a layer in one tensor, a checkpoint each alone."""
+    model = make_model(**EXPERTS)
+    model.save_pretrained(tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    sent = dict(named_weights(model))
+    assert sent.keys() == stored.keys() != dict(model.named_parameters()).keys()
+    assert all(torch.equal(sent[name], value) for name, value in stored.items())
+    base = SimpleNamespace(WeightSource=object, ParamMeta=lambda name, _, shape: (name, shape))
+    shapes = dict(weight_source(base, model, None).metadata())
+    assert shapes == {name: tuple(value.shape) for name, value in stored.items()}
 
 
 @pytest.mark.parametrize("release", ["0.26.0", "0.34.0rc1", "0.320", "1.32.0", "dev", "None"])

@@ -7,7 +7,7 @@ from typing import Any
 from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightReceiver
 from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
 
-from real.engines.vllm_engine import repack_tied_head
+from real.engines.vllm_engine import repack
 
 
 class Worker(vLLMColocateWorkerExtension):
@@ -27,4 +27,4 @@ class Worker(vLLMColocateWorkerExtension):
         if self.model_runner.vllm_config.model_config.hf_config.tie_word_embeddings:
             whole.pop("lm_head.weight", None)
         self.reload_weights(weights_iterator=list(whole.items()))
-        repack_tied_head(self)
+        repack(self)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from copied_engine import lagging
 from drawn import logprob_gap
-from vllm_models import change, make_model
+from vllm_models import EXPERTS, change, make_model
 
 import real.run
 from guard_core import GuardConfig
@@ -106,13 +106,15 @@ def test_adapters_alone_give_the_log_probs_of_the_adapted_model(folder):
     engine.close()
 
 
-def test_an_engine_of_two_processes_gets_their_parts_of_the_weights(folder, monkeypatch):
+@pytest.mark.parametrize("kind", [{}, EXPERTS])
+def test_an_engine_of_two_processes_gets_their_parts_of_the_weights(kind, tmp_path, monkeypatch):
     """In buckets that are filled again and again, as where there is little room."""
     monkeypatch.setattr(weights, "BUCKET", 20_000)
     monkeypatch.setattr(weights, "SPARE", 0)
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=40_000))
-    model = make_model()
-    engine = start(folder, n_gpus=2)
+    model = make_model(**kind)
+    model.save_pretrained(tmp_path)
+    engine = start(tmp_path, n_gpus=2)
     for version in (0, 1):
         engine.update_weights(model, version)
         found = sample(engine)
