@@ -53,13 +53,13 @@ def fate_bars(shares: pd.DataFrame, titles: Titles = None) -> go.Figure:
     labels = [style.wrapped(arm_title(arm, titles)) for arm in arms]
     figure = go.Figure()
     for fate, colour in style.FATE_COLOURS.items():
-        found = [estimate(floats(parts[arm], fate)) for arm in arms]
+        estimates = [estimate(floats(parts[arm], fate)) for arm in arms]
         shape = style.FATE_PATTERNS.get(fate, "")
         pattern = {"shape": shape, "fgcolor": "white", "fgopacity": 0.55}
-        bar = _segment(fate, labels, found, colour, pattern)
+        bar = _segment(fate, labels, estimates, colour, pattern)
         bar.update(
-            customdata=style.hover_sd((v.sd, v.n) for v in found),
-            text=[_inside(value) for value in found],
+            customdata=style.hover_sd((v.sd, v.n) for v in estimates),
+            text=[_inside(value) for value in estimates],
             textposition="inside",
             insidetextanchor="middle",
             textangle=0,
@@ -204,15 +204,15 @@ def swept(rows: pd.DataFrame, axis: str, metric: Metric) -> go.Figure:
     kind = "log" if is_log else "category" if any(isinstance(v, str) for v in values) else None
     named: set[str] = set()
     for head, place in zip(heads, places, strict=True):
-        own = where(rows, panel=head)
-        for arm in arm_order(own["arm"]):
-            of_arm = where(own, arm=arm)
+        in_panel = where(rows, panel=head)
+        for arm in arm_order(in_panel["arm"]):
+            of_arm = where(in_panel, arm=arm)
             there = sorted(unique(of_arm, axis), key=values.index)
-            found = [estimate(floats(where(of_arm, **{axis: x}), metric.name)) for x in there]
+            estimates = [estimate(floats(where(of_arm, **{axis: x}), metric.name)) for x in there]
             shown: dict[str, Any] = {"name": safe(arm_title(arm)), "mode": "lines+markers"}
             shown["showlegend"] = arm not in named
             named.add(arm)
-            figure.add_trace(points(arm, there, found, metric.unit).update(shown), **place)
+            figure.add_trace(points(arm, there, estimates, metric.unit).update(shown), **place)
     figure.update_xaxes(title_text=safe(axis), tickvals=values, type=kind, categoryarray=values)
     figure.update_yaxes(title_text=safe(f"{metric.title} ({metric.unit})"))
     height = 70 + 230 * len(heads)
@@ -227,11 +227,11 @@ def overhead_bars(table: pd.DataFrame, titles: Titles = None) -> go.Figure:
     arms = arm_order(table["arm"])
     labels = [style.wrapped(arm_title(arm, titles)) for arm in arms]
 
-    def found(phase: str, column: str) -> list[Estimate]:
+    def estimates(phase: str, column: str) -> list[Estimate]:
         return [estimate(floats(where(table, arm=arm, phase=phase), column)) for arm in arms]
 
     def hover(phase: str) -> dict[str, Any]:
-        seconds = found(phase, "seconds")
+        seconds = estimates(phase, "seconds")
         spread = zip(seconds, style.hover_sd((v.sd, v.n) for v in seconds), strict=True)
         said = "%{y}: %{customdata[0]:.3g}%{customdata[1]} s per step, %{x:.1f} %, "
         return {
@@ -241,12 +241,12 @@ def overhead_bars(table: pd.DataFrame, titles: Titles = None) -> go.Figure:
 
     figure = go.Figure()
     for phase, colour in style.PHASE_COLOURS.items():
-        relative = found(phase, "relative")
+        relative = estimates(phase, "relative")
         if any(value.mean > 0 for value in relative):
             pattern = {"shape": style.PHASE_PATTERNS.get(phase, "")}
             bar = _segment(phase, labels, relative, colour, pattern)
             figure.add_trace(bar.update(hover(phase)))
-    whole = found(STEP, "relative")
+    whole = estimates(STEP, "relative")
     ends = [value.mean + (value.sd if value.has_interval else 0.0) for value in whole]
     whisker = {"color": style.BLACK, "thickness": 1.5, "width": 4}
     figure.add_scatter(
@@ -302,11 +302,11 @@ def calibration_errors(table: pd.DataFrame, titles: Titles = None) -> go.Figure:
 
 
 def _heat(
-    own: pd.DataFrame, names: list[str], cells: list[str], titles: Mapping[str, str]
+    rows: pd.DataFrame, names: list[str], cells: list[str], titles: Mapping[str, str]
 ) -> go.Heatmap:
     shape = (len(names), len(cells))
     z, hover = np.full(shape, np.nan), np.full((*shape, 1), "not predicted", object)
-    for (name, cell), here in groups(own, ["row", "cell"]):
+    for (name, cell), here in groups(rows, ["row", "cell"]):
         place = names.index(name), cells.index(cell)
         errors = floats(here, "predicted") - floats(here, "published")
         z[place] = errors.mean()

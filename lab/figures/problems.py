@@ -90,7 +90,7 @@ def life_lines(life: pd.DataFrame, areas: Areas, names: Names) -> Iterator[Line]
     training, weight = ints(life, "visit") > 0, floats(life, "weight")
     right, label = flags(life, "label_correct"), ints(life, "label")
     texts = np.array([safe(shortened(names.get(i) or f"answer {i}")) for i in label.tolist()])
-    marks = [(own, texts) for own in (right, ~right & (label >= 0), flags(life, "flipped"))]
+    marks = [(chosen, texts) for chosen in (right, ~right & (label >= 0), flags(life, "flipped"))]
     # No value before training, where no guard has spoken.
     rates = [np.where(training, floats(life, name), np.nan) for name in ("flip_rate", "weight")]
     routes = [(training & (ints(life, "route") == code), weight) for code in ROUTES]
@@ -113,15 +113,15 @@ def life_figure(life: pd.DataFrame, areas: pd.DataFrame, names: Names | None = N
         names: those that are known. All are escaped here.
     """
     visit, traces = ints(life, "visit"), []
-    parts = ((*key, floats(own, "share")) for key, own in groups(areas, ["area", "kind"]))
+    parts = ((*key, floats(part, "share")) for key, part in groups(areas, ["area", "kind"]))
     for place, area, chosen, y, custom in life_lines(life, parts, names or {}):
         row, look = _LOOKS[place]
         x = visit if chosen is None else visit[chosen]
         flat = np.zeros(len(x))
-        own: dict[str, Any] = {"x": x, "y": flat if y is None else y, "customdata": custom}
+        values: dict[str, Any] = {"x": x, "y": flat if y is None else y, "customdata": custom}
         if area is not None:
-            own |= {"name": area[0], "meta": area[1], "y": 100 * own["y"]}
-        traces.append((row, look | own))
+            values |= {"name": area[0], "meta": area[1], "y": 100 * values["y"]}
+        traces.append((row, look | values))
     return _drawn(traces).update_xaxes(range=[-0.5, float(visit.max()) + 0.5])
 
 
@@ -165,10 +165,10 @@ def scissor_panels(thirds: pd.DataFrame, widths: pd.DataFrame, titles: Titles = 
     for number, arm in enumerate(arms):
         name = {"name": safe(arm_title(arm, titles))}
         for (column, _, unit, factor), place in zip(PANELS, places, strict=True):
-            own = [where(thirds, arm=arm, third=third) for third in range(1, THIRDS + 1)]
-            found = [estimate(factor * floats(part, column)) for part in own]
+            of_arm = [where(thirds, arm=arm, third=third) for third in range(1, THIRDS + 1)]
+            estimates = [estimate(factor * floats(part, column)) for part in of_arm]
             shown = name | {"mode": "lines+markers", "showlegend": place is places[0]}
-            figure.add_trace(points(arm, range(THIRDS), found, unit).update(shown), **place)
+            figure.add_trace(points(arm, range(THIRDS), estimates, unit).update(shown), **place)
         width = estimate(100 * floats(where(widths, arm=arm), "window"))
         shown = name | {"mode": "markers", "showlegend": False}
         figure.add_trace(points(arm, [number], [width], _WIDTH[1]).update(shown), **last)
@@ -190,15 +190,15 @@ def auroc_curves(table: pd.DataFrame) -> go.Figure:
     figure = go.Figure()
     figure.add_hline(y=0.5, line={"color": style.GREY, "width": 1, "dash": "dot"})
     for name, title in SCORES.items():
-        own, look = where(table, score=name), style.SCORE_STYLES[name]
-        known = own.dropna(subset=["low", "high"])
+        scored, look = where(table, score=name), style.SCORE_STYLES[name]
+        known = scored.dropna(subset=["low", "high"])
         if len(known):
             x, low, high = (floats(known, column) for column in ("visit", "low", "high"))
             figure.add_trace(band(x, low, high, look.colour, name))
         figure.add_scatter(
-            x=floats(own, "visit"),
-            y=floats(own, "auroc"),
-            customdata=own[["low", "high", "n_lost", "n_kept"]].to_numpy().tolist(),
+            x=floats(scored, "visit"),
+            y=floats(scored, "auroc"),
+            customdata=scored[["low", "high", "n_lost", "n_kept"]].to_numpy().tolist(),
             mode="lines+markers",
             name=title,
             line={"color": look.colour, "width": 2.2, "dash": look.dash},

@@ -142,7 +142,7 @@ def arm_style(name: str) -> ArmStyle:
     place = zlib.crc32(name.encode()) % len(_SPARE_STYLES)
     order = _SPARE_STYLES[place:] + _SPARE_STYLES[:place]
     taken = [style.colour for style in _given]
-    _given.append(min(order, key=lambda own: (taken.count(own.colour), _given.count(own))))
+    _given.append(min(order, key=lambda style: (taken.count(style.colour), _given.count(style))))
     return _given[-1]
 
 
@@ -210,15 +210,15 @@ def hover_sd(spreads: Iterable[tuple[float, int]]) -> list[list[str | int]]:
     return [[f" ± {sd:.2g}" if math.isfinite(sd) else "", int(n)] for sd, n in spreads]
 
 
-def points(arm: str, x: Sequence[Any], found: Sequence[Estimate], unit: str) -> go.Scatter:
+def points(arm: str, x: Sequence[Any], estimates: Sequence[Estimate], unit: str) -> go.Scatter:
     """Means of an arm, which are no less than 0, with one standard deviation as whiskers."""
     style = arm_style(arm)
-    means = [value.mean for value in found]
-    sds = [value.sd for value in found]
+    means = [value.mean for value in estimates]
+    sds = [value.sd for value in estimates]
     return go.Scatter(
         x=list(x),
         y=means,
-        customdata=hover_sd((v.sd, v.n) for v in found),
+        customdata=hover_sd((v.sd, v.n) for v in estimates),
         line={"color": style.colour, "width": 2.2, "dash": style.dash},
         marker={"color": style.colour, "symbol": style.symbol, "size": 8},
         error_y={"type": "data", "array": sds, "color": style.colour, "thickness": 1.5, "width": 4},

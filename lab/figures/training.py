@@ -136,11 +136,11 @@ def arm_curves(
     figure, places = _panel_grid(panels, panel_height)
     named: set[str] = set()
     for arm in arm_order(table["arm"]):
-        look, own = arm_style(arm), where(table, arm=arm)
+        look, of_arm = arm_style(arm), where(table, arm=arm)
         name = safe(arm_title(arm, titles))
         for panel, place in zip(panels, places, strict=True):
             drawn = replace(panel, title=name, colour=look.colour, dash=look.dash)
-            _add_curve(figure, place, own, drawn, safe(arm), named)
+            _add_curve(figure, place, of_arm, drawn, safe(arm), named)
     return figure
 
 
@@ -172,11 +172,11 @@ def training_window(
     figure, places = multiples([arm_title(arm, titles) for arm in arms], columns=1, row_gap=0.22)
     named: set[str] = set()
     for arm, place in zip(arms, places, strict=True):
-        own = where(shares, arm=arm)
+        share = where(shares, arm=arm)
         figure.add_scatter(
-            x=100 * floats(own, "progress"),
-            y=100 * floats(own, "share"),
-            customdata=own[["n"]].to_numpy().tolist(),
+            x=100 * floats(share, "progress"),
+            y=100 * floats(share, "share"),
+            customdata=share[["n"]].to_numpy().tolist(),
             mode="lines",
             line={"width": 0, "shape": "hvh"},
             fill="tozeroy",
@@ -216,8 +216,8 @@ def overlay(real: pd.DataFrame, simulated: pd.DataFrame, titles: Titles = None) 
     for arm, place in zip(arms, places, strict=True):
         for world, dash, table in (("real", "solid", real), ("simulated", "dot", simulated)):
             for panel in CURVES:
-                own = replace(panel, title=f"{panel.title}, {world}", dash=dash)
-                _add_curve(figure, place, where(table, arm=arm), own, own.title, named)
+                curve = replace(panel, title=f"{panel.title}, {world}", dash=dash)
+                _add_curve(figure, place, where(table, arm=arm), curve, curve.title, named)
     return _percent_panels(figure, places, 240 * places[-1]["row"] + 130)
 
 
