@@ -102,8 +102,8 @@ class Report:
             if target.exists() and not target.is_file():
                 raise UserError(f"{target}: is a folder, pipe or device; give the name of a file")
             check_parent(target)
-            own = self.format == "html" and target.is_file() and is_made_by(target, GENERATOR)
-            if target.exists() and not (own or self.force):
+            is_report = self.format == "html" and target.is_file() and is_made_by(target, GENERATOR)
+            if target.exists() and not (is_report or self.force):
                 raise UserError(
                     f"{target}: exists and is not a report; choose another -o or add --force to "
                     "replace it"

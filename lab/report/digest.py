@@ -87,12 +87,12 @@ class ReportedComparison:
     def guarded(self) -> list[str]:
         """Arms with a guard that is switched on or that touched a visit."""
         touched = (self.dynamics[["weighted_share", "beta", "skipped"]] > 0).any(axis=1)
-        found = set(self.dynamics["arm"][touched])
+        acting = set(self.dynamics["arm"][touched])
         for arm, runs in self.comparison.runs.items():
             guards = [run.config.get("guard") for run in runs]
             known = [guard for guard in guards if isinstance(guard, dict)]
-            found |= {arm for guard in known for part in PARTS if guard.get(part)}
-        return [arm for arm in self.comparison.arms if arm in found]
+            acting |= {arm for guard in known for part in PARTS if guard.get(part)}
+        return [arm for arm in self.comparison.arms if arm in acting]
 
     @property
     def planted(self) -> bool:
@@ -118,16 +118,16 @@ Worlds = Sequence[ReportedComparison]
 
 def read(folders: Folders) -> tuple[list[ReportedComparison], list[Skipped]]:
     """Read and digest all runs under some folders; refusals as of `collect`."""
-    found = collect(folders)
-    return [digest(comparison) for comparison in found.comparisons], found.skipped
+    collection = collect(folders)
+    return [digest(comparison) for comparison in collection.comparisons], collection.skipped
 
 
 def digest(comparison: Comparison) -> ReportedComparison:
     """Reduce a comparison to what the page shows."""
     table = tables.metrics(comparison)
-    own = {arm: _title(comparison, arm) for arm in comparison.arms}
-    alike = Counter(own.values())  # as of a rule whose class inherits its title
-    titles = {arm: f"{t} ({arm})" if alike[t] > 1 else t for arm, t in own.items()}
+    names = {arm: _title(comparison, arm) for arm in comparison.arms}
+    alike = Counter(names.values())  # as of a rule whose class inherits its title
+    titles = {arm: f"{t} ({arm})" if alike[t] > 1 else t for arm, t in names.items()}
     present = [arm for arm in REFERENCES if arm in comparison.arms and len(comparison.arms) > 1]
     voted = tables.with_vote(table.reset_index(), ["replicate"]).set_index(["arm", "replicate"])
     present += [VOTE] * (VOTE in voted.index.unique("arm"))
@@ -150,8 +150,8 @@ def _title(comparison: Comparison, arm: str) -> str:
     """The arm's own name, or that in its runs where `lab.base.arms` does not know it."""
     base, mark, differing = arm.partition(arms.VARIANT)
     known = arms.title(base)
-    own = comparison.runs[arm][0].title or known if known == base else known
-    return own + mark + differing
+    name = comparison.runs[arm][0].title or known if known == base else known
+    return name + mark + differing
 
 
 def _unread(table: pd.DataFrame, titles: dict[str, str]) -> Iterator[str]:
@@ -174,8 +174,8 @@ def _too_short(comparison: Comparison, titles: dict[str, str]) -> Iterator[str]:
         replicate = ints(trace.visits, "replicate")
         short = np.setdiff1d(replicate[known], ints(comparison.fates(arm), "replicate"))
         if len(short):
-            found = histories(select(trace.visits, known & np.isin(replicate, short)))
-            fewest = min(found.length, default=0)
+            visits = select(trace.visits, known & np.isin(replicate, short))
+            fewest = min(histories(visits).length, default=0)
             seeds = dict.fromkeys(str(comparison.pairs[place][0]) for place in short)
             alike = ", ".join(seeds), counted(fewest, "visit")
             lacking.setdefault(alike, []).append(titles[arm])
@@ -199,10 +199,10 @@ def _dynamics(comparison: Comparison) -> pd.DataFrame:
     return whole.assign(progress=whole["epoch"] / longest, arm=whole["arm"].astype(object))
 
 
-def by_arm(found: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+def by_arm(parts: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """The tables of some arms below each other, with the arm in the first column."""
-    parts = [pd.DataFrame({"arm": arm, **table}) for arm, table in found.items()]
-    return pd.concat(parts, ignore_index=True)
+    named = [pd.DataFrame({"arm": arm, **table}) for arm, table in parts.items()]
+    return pd.concat(named, ignore_index=True)
 
 
 def no_fates(world: ReportedComparison) -> str | None:
@@ -219,9 +219,9 @@ def with_fates(
     world: ReportedComparison, table: Callable[[pd.DataFrame, pd.DataFrame], pd.DataFrame]
 ) -> pd.DataFrame:
     """`by_arm` of a table that is made from the visits and the fates of each arm that has fates."""
-    found, known = world.comparison, world.metrics["TotalDeg"].dropna().index.unique("arm")
-    arms = [arm for arm in found.arms if arm in known]
-    return by_arm({arm: table(found.traces[arm].visits, found.fates(arm)) for arm in arms})
+    runs, known = world.comparison, world.metrics["TotalDeg"].dropna().index.unique("arm")
+    arms = [arm for arm in runs.arms if arm in known]
+    return by_arm({arm: table(runs.traces[arm].visits, runs.fates(arm)) for arm in arms})
 
 
 def overview(world: ReportedComparison) -> pd.DataFrame:
@@ -232,14 +232,14 @@ def overview(world: ReportedComparison) -> pd.DataFrame:
     row is this vote, where it was measured.
     """
     table, rows = tables.with_vote(world.metrics.reset_index(), ["replicate"]), []
-    for (arm,), own in groups(table, ["arm"]):
-        means = {name: estimate(floats(own, name)) for name in _COLUMNS if name not in _BASES}
+    for (arm,), of_arm in groups(table, ["arm"]):
+        means = {name: estimate(floats(of_arm, name)) for name in _COLUMNS if name not in _BASES}
         gaps = {
             # Nothing of an arm minus itself.
             name: tables.difference(table.head(len(table) * (arm != base)), arm, base, METRIC)
             for name, base in _BASES.items()
         }
-        facts = {"arm": arm, "title": world.title(arm), "seeds": len(own)}
+        facts = {"arm": arm, "title": world.title(arm), "seeds": len(of_arm)}
         rows.append(facts | means | gaps)
     return pd.DataFrame(rows)
 
@@ -257,9 +257,9 @@ def overview_table(world: ReportedComparison) -> TextTable:
 
 def missing(world: ReportedComparison) -> tuple[str, str] | None:
     """What was not measured for want of arms, and the command that adds it; None if nothing."""
-    found = world.comparison.arms
+    present = world.comparison.arms
     lacking = [f for f in world.findings if f.note and not any(p.value.n for p in f.parts)]
-    needed = [arm for arm in DEMO_ARMS if arm not in found]
+    needed = [arm for arm in DEMO_ARMS if arm not in present]
     simulated = world.comparison.world == "sim"
     program = "guard-sim" if simulated else "guard-train"
     try:
@@ -268,10 +268,10 @@ def missing(world: ReportedComparison) -> tuple[str, str] | None:
         words = []
     if words[:2] == ["python", "-m"]:
         words[:3] = [program]
-    if not lacking or not needed or not {BASELINE, GUARD} & set(found) or words[1:2] == ["agree"]:
+    if not lacking or not needed or not {BASELINE, GUARD} & set(present) or words[1:2] == ["agree"]:
         return None
     what = "; ".join(f"{f.title[:1].lower()}{f.title[1:]} ({f.note})" for f in lacking)
-    others = [a for a in found if a not in DEMO_ARMS and not re.search(rf"\(|\b{CUSTOM}$", a)]
+    others = [a for a in present if a not in DEMO_ARMS and not re.search(rf"\(|\b{CUSTOM}$", a)]
     # The comparison's own command with more arms; one of the simulator needs a new folder.
     if words[1:2] != ["compare"]:
         words = [program, "compare", "--out", "FOLDER"]
@@ -346,18 +346,18 @@ def step_studies(worlds: Worlds) -> list[StepStudy]:
 
 def families(worlds: Worlds) -> list[list[Comparison]]:
     """Comparisons that differ in their step size alone, where there are several."""
-    found: dict[int, list[Comparison]] = {}
+    by_family: dict[int, list[Comparison]] = {}
     for world in worlds:
         if world.comparison.step_size is not None:
-            found.setdefault(world.comparison.family, []).append(world.comparison)
-    return [family for family in found.values() if len(family) > 1]
+            by_family.setdefault(world.comparison.family, []).append(world.comparison)
+    return [family for family in by_family.values() if len(family) > 1]
 
 
 def _lines(rows: pd.DataFrame, steps: Sequence[float], what: str) -> Iterator[list[str]]:
     at_best = own_best(rows, ["step"])
     for arm in arm_order(rows["arm"]):
-        own = where(rows, arm=arm)
-        cells = [mean_sd(finite_mean(where(own, step=step), METRIC)) for step in steps]
+        of_arm = where(rows, arm=arm)
+        cells = [mean_sd(finite_mean(where(of_arm, step=step), METRIC)) for step in steps]
         if len(steps) > 1:
             best = where(at_best, arm=arm)
             chosen = ", ".join(f"{s:g}" for s in sorted(unique(best, "step")) if arms.trains(arm))
@@ -369,12 +369,12 @@ def _lines(rows: pd.DataFrame, steps: Sequence[float], what: str) -> Iterator[li
 
 def file_names(texts: Iterable[str]) -> list[str]:
     """A distinct name for files per text, such as `sim-llama-math500`."""
-    found: list[str] = []
+    names: list[str] = []
     for text in texts:
         name = re.sub(r"[^a-z0-9]+", "-", text.lower())[:_LONGEST_NAME].strip("-") or "unnamed"
-        names = (f"{name}-{place}" if place > 1 else name for place in itertools.count(1))
-        found.append(next(distinct for distinct in names if distinct not in found))
-    return found
+        numbered = (f"{name}-{place}" if place > 1 else name for place in itertools.count(1))
+        names.append(next(distinct for distinct in numbered if distinct not in names))
+    return names
 
 
 def slugs(worlds: Worlds) -> list[str]:

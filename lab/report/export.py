@@ -23,29 +23,29 @@ from lab.report.sweeps import ReportedSweep
 
 def write_tables(worlds: Worlds, sweeps: Sequence[ReportedSweep], folder: Path | str) -> list[Path]:
     """Write the tables of all comparisons and sweeps as CSV, one file each; returns the files."""
-    found = {
+    files = {
         f"{slug}-{name}.csv": table
         for world, slug in zip(worlds, slugs(worlds), strict=True)
         for name, table in tables(world)
     }
-    found |= {f"sweep-{sweep.slug}.csv": flat(sweep.means) for sweep in sweeps}
+    files |= {f"sweep-{sweep.slug}.csv": flat(sweep.means) for sweep in sweeps}
     with whole_folder(Path(folder)) as place:
-        for name, table in found.items():
+        for name, table in files.items():
             write_csv(table, place / name)
-    return [Path(folder) / name for name in found]
+    return [Path(folder) / name for name in files]
 
 
 def figures(worlds: Worlds, sweeps: Sequence[ReportedSweep]) -> dict[str, go.Figure]:
     """Every figure of the page but the lives of problems, by its name."""
-    found: dict[str, Piece] = {}
+    pieces: dict[str, Piece] = {}
     for world, slug in zip(worlds, slugs(worlds), strict=True):
-        found[f"{slug}-first"] = first(world)
+        pieces[f"{slug}-first"] = first(world)
         for section in SECTIONS:
-            found |= section.named(world, slug)
-    found |= {name: drawing for name, (_, drawing) in predictions(worlds).items()}
+            pieces |= section.named(world, slug)
+    pieces |= {name: drawing for name, (_, drawing) in predictions(worlds).items()}
     for sweep in sweeps:
-        found |= sweep.figures
-    return {name: own.figure for name, own in found.items() if isinstance(own, Drawing)}
+        pieces |= sweep.figures
+    return {name: piece.figure for name, piece in pieces.items() if isinstance(piece, Drawing)}
 
 
 def tables(world: ReportedComparison) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -53,7 +53,7 @@ def tables(world: ReportedComparison) -> Iterator[tuple[str, pd.DataFrame]]:
     yield "arms", flat(digest.overview(world))
     if (grid := world.comparison.grid) is not None:
         parts = {"no": grid.rows, "yes": grid.null}
-        yield "steps", pd.concat([own.assign(null_model=is_null) for is_null, own in parts.items()])
+        yield "steps", pd.concat([rows.assign(null_model=null) for null, rows in parts.items()])
     replicates = world.metrics.index.get_level_values("replicate")
     seeds = [world.comparison.pairs[replicate][0] for replicate in replicates]
     yield "metrics", world.metrics.reset_index().assign(seed=seeds)

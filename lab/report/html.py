@@ -88,8 +88,8 @@ def definitions(pairs: Iterable[tuple[Child, Child]]) -> Html:
 
 def warned(lines: Iterable[str]) -> Html | None:
     """A block of warnings; None without any."""
-    found = [tag("p", line) for line in lines]
-    return tag("div", *found, class_="warn") if found else None
+    paragraphs = [tag("p", line) for line in lines]
+    return tag("div", *paragraphs, class_="warn") if paragraphs else None
 
 
 def plot(figure: go.Figure, name: str, alt: str, caption: str = "") -> Html:
@@ -119,11 +119,11 @@ def figure_json(figure: go.Figure) -> str:
 def plain(value: Any) -> Any:
     """Values that JSON knows, numbers rounded; what is not finite becomes null."""
     if isinstance(value, dict):
-        return {key: plain(own) for key, own in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (np.ndarray, np.generic)):
         value = value.tolist()
     if isinstance(value, (list, tuple)):
-        return [plain(own) for own in value]
+        return [plain(item) for item in value]
     if isinstance(value, float):
         return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
     return value

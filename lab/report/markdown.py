@@ -49,15 +49,15 @@ def rule_markdown(table: pd.DataFrame) -> str:
 
 def _rule_cells(row: dict[Any, Any]) -> list[str]:
     sides = "".join(_SIDES[side] for side in row["edge"].split(", ") if side)
-    own = row["arm"] == BASELINE
+    is_base = row["arm"] == BASELINE
     return [
         escaped(title(row["arm"])),
         f"{row['steps']} {sides}".rstrip(),
         str(row["pass_final"]),
         difference_text(row["gain"]),
-        "" if own else difference_text(row["against"]),
+        "" if is_base else difference_text(row["against"]),
         "" if row["arm"] == VOTE else difference_text(row["vote"]),
-        "" if own else difference_text(row["effort"]),
+        "" if is_base else difference_text(row["effort"]),
         *(str(row[name]) for name in ("label_final", "TotalDeg", "Learned")),
         *(mean_sd(row[name], digits=2) for name in ("update", "seconds")),
     ]
@@ -92,10 +92,10 @@ def markdown(worlds: digest.Worlds, sweeps: Iterable[tuple[str, TextTable]] = ()
     for study in digest.step_studies(worlds):
         lines += [f"## {escaped(study.name)}", "", *_escaped(study.table()), ""]
         lines += [*(f"* {escaped(line)}" for line in study.words()), "", study.how(), ""]
-    for found in digest.families(worlds):
-        names = {arm for comparison in found for arm in comparison.arms}
+    for family in digest.families(worlds):
+        names = {arm for comparison in family for arm in comparison.arms}
         if BASELINE in names and any(rule_of(arm) not in (None, BASELINE) for arm in names):
-            rules = rule_markdown(rule_table(rule_rows(found)))
+            rules = rule_markdown(rule_table(rule_rows(family)))
             lines += ["", "## Rules", "", *rules.splitlines(), ""]
     for name, table in sweeps:
         lines += ["", f"## {escaped(name)}", "", *_escaped(table)]
@@ -103,14 +103,14 @@ def markdown(worlds: digest.Worlds, sweeps: Iterable[tuple[str, TextTable]] = ()
 
 
 def _metric_table(world: digest.ReportedComparison, rows: pd.DataFrame) -> list[str]:
-    names, found = unique(rows, "arm"), []
+    names, lines = unique(rows, "arm"), []
     for metric in (*PAGE, *(BY_NAME[name] for name in ("fr_peak", "collapse", "drop"))):
         values = [estimate(floats(where(rows, arm=arm), metric.name)) for arm in names]
         texts = [f"{mean_sd(v.mean, v.sd, metric.digits)} ({v.n})" if v.n else "" for v in values]
         if any(texts):
-            found.append([metric.label, *texts])
+            lines.append([metric.label, *texts])
     how = "Mean ± standard deviation over the seeds (number of seeds)."
-    return [how, "", *_escaped(TextTable(["", *map(world.title, names)], found))]
+    return [how, "", *_escaped(TextTable(["", *map(world.title, names)], lines))]
 
 
 def _difference_table(world: digest.ReportedComparison, rows: pd.DataFrame) -> list[str]:
@@ -119,8 +119,8 @@ def _difference_table(world: digest.ReportedComparison, rows: pd.DataFrame) -> l
     if len(names) < 2 or not against:
         return []
     # No vote has fates.
-    compared = itertools.product(against, _COMPARED)
-    pairs = [(base, name) for base, name in compared if base != VOTE or name != "TotalDeg"]
+    every = itertools.product(against, _COMPARED)
+    pairs = [(base, name) for base, name in every if base != VOTE or name != "TotalDeg"]
     cells = [
         [world.title(arm), *(gap(rows, arm, base, metric) for base, metric in pairs)]
         for arm in names

@@ -100,14 +100,14 @@ def _outcome(parts: Sequence[Quantity]) -> str:
 
 
 def _world(world: ReportedComparison, slug: str) -> Html:
-    found = [f for f in world.findings[1:] if any(part.value.n for part in f.parts)]
+    findings = [f for f in world.findings[1:] if any(part.value.n for part in f.parts)]
     lacking = digest.missing(world)
     share = finite_mean(world.metrics, "unread")
     unread = f"Responses without a readable answer: {share:.1f} %."
     left = [
         _text_table(digest.overview_table(world)),
         tag("p", unread, class_="small-how") if world.comparison.world == "real" else None,
-        tag("ul", *(tag("li", sentence(finding)) for finding in found)) if found else None,
+        tag("ul", *(tag("li", sentence(f)) for f in findings)) if findings else None,
         tag("p", lacking[0], ": ", tag("code", lacking[1]), class_="lacking") if lacking else None,
     ]
     drawn = shown(first(world), f"{slug}-first", world.name)
@@ -125,9 +125,9 @@ def _study(study: StepStudy) -> Html:
     return join(parts)
 
 
-def _text_table(found: TextTable) -> Html:
+def _text_table(texts: TextTable) -> Html:
     """A table of texts; a cell in ** as Markdown writes it is bold."""
-    return table(found.head, [[_bold(cell) for cell in row] for row in found.rows])
+    return table(texts.head, [[_bold(cell) for cell in row] for row in texts.rows])
 
 
 def _bold(cell: str) -> Child:
@@ -137,11 +137,11 @@ def _bold(cell: str) -> Child:
 
 def _arm_table(world: ReportedComparison) -> Html:
     parts = {arm: metrics_of(world.metrics, arm) for arm in world.comparison.arms}
-    head = [tag("span", world.titles[arm], _small(f"n = {len(own)}")) for arm, own in parts.items()]
+    head = [tag("span", world.titles[a], _small(f"n = {len(rows)}")) for a, rows in parts.items()]
     rows = [
         [
             tag("span", metric.title, _small(f" ({metric.unit})")),
-            *(_cell(own, metric) for own in parts.values()),
+            *(_cell(part, metric) for part in parts.values()),
         ]
         for metric in PAGE
         if len(world.metrics[metric.name].dropna())
@@ -149,13 +149,13 @@ def _arm_table(world: ReportedComparison) -> Html:
     return join([tag("h3", world.name), table(["", *head], rows)])
 
 
-def _cell(own: pd.DataFrame, metric: Metric) -> Html:
+def _cell(rows: pd.DataFrame, metric: Metric) -> Html:
     """One metric of an arm over its replicates."""
-    value = estimate(floats(own, metric.name))
+    value = estimate(floats(rows, metric.name))
     if not value.n:
-        has_fates = metric.name == "L/D" and own["TotalDeg"].notna().any()
+        has_fates = metric.name == "L/D" and rows["TotalDeg"].notna().any()
         return tag("span", "nothing degraded" if has_fates else "not measured")
-    spread = plus_minus(value.sd, metric.digits) + some_of(value.n, len(own))
+    spread = plus_minus(value.sd, metric.digits) + some_of(value.n, len(rows))
     return tag("span", mean_sd(value.mean, digits=metric.digits), _small(spread))
 
 
@@ -182,8 +182,8 @@ def provenance(world: ReportedComparison) -> Html:
     rows = [(tag("code", key), *texts) for key, texts in differing.items()]
     counts = Counter(world.metrics.index.get_level_values("arm"))
     made = [
-        (world.titles[arm], _seeds(own), counts[arm], *_facts(own))
-        for arm, own in world.comparison.runs.items()
+        (world.titles[arm], _seeds(of_arm), counts[arm], *_facts(of_arm))
+        for arm, of_arm in world.comparison.runs.items()
     ]
     notes = ["Notes on these runs:", *world.notes] if world.notes else []
     notices = _distinct(_shown(line) for run in runs for line in run.extra.get("notices") or ())
@@ -245,22 +245,22 @@ def _split(runs: Mapping[str, Sequence[Manifest]]) -> tuple[dict[str, str], dict
     """Settings that all runs share, and for each other one its values per arm, all as text."""
     # The settings first, and a setting before a fact of its name.
     flat = [
-        [flattened({**run.config, **run.extra, **run.config}) for run in own]
-        for own in runs.values()
+        [flattened({**run.config, **run.extra, **run.config}) for run in of_arm]
+        for of_arm in runs.values()
     ]
-    keys = dict.fromkeys(key for own in flat for values in own for key in values)
+    keys = dict.fromkeys(key for of_arm in flat for values in of_arm for key in values)
     keys.pop("seed", None)  # differs by design and is shown with every run
     shared: dict[str, str] = {}
     differing: dict[str, list[str]] = {}
     for key in keys:
         texts = [
-            _distinct(_shown(values[key]) if key in values else "not set" for values in own)
-            for own in flat
+            _distinct(_shown(values[key]) if key in values else "not set" for values in of_arm)
+            for of_arm in flat
         ]
-        if len(found := {text for own in texts for text in own}) == 1:
-            shared[key] = found.pop()
+        if len(different := {text for of_arm in texts for text in of_arm}) == 1:
+            shared[key] = different.pop()
         else:
-            differing[key] = [", ".join(own) for own in texts]
+            differing[key] = [", ".join(of_arm) for of_arm in texts]
     return shared, differing
 
 
@@ -282,7 +282,7 @@ def _shown(value: Any) -> str:
 def page(worlds: Worlds, skipped: Sequence[Skipped], sweeps: Sequence[ReportedSweep] = ()) -> str:
     """The report as HTML."""
     parts = list(_parts(worlds, skipped, sweeps))
-    screen = [_world(*own) for own in zip(worlds, slugs(worlds), strict=True)]
+    screen = [_world(*pair) for pair in zip(worlds, slugs(worlds), strict=True)]
     screen += [*map(_study, digest.step_studies(worlds)), tag("p", digest.HOW, class_="small-how")]
     made = f"Made {now()} by guard-report from the run folders; nothing on this page is fetched."
     body = tag(
@@ -304,7 +304,7 @@ def page(worlds: Worlds, skipped: Sequence[Skipped], sweeps: Sequence[ReportedSw
         html.library(),
         tag("script", html.asset("problems.js")),
     )
-    names = " · ".join(own.name for own in (*worlds, *sweeps))
+    names = " · ".join(item.name for item in (*worlds, *sweeps))
     return html.document(
         f"TTRL-Guard Lab report: {names}", GENERATOR, body, html.asset("problems.css")
     )

@@ -31,27 +31,26 @@ def predictions(worlds: Worlds) -> dict[str, tuple[str, Drawing]]:
         if (traces := alike(simulated.comparison, real.comparison))
     ]
     names = file_names(slug for slug, *_ in pairs)
-    drawn = ((real.name, _drawing(real, own, traces)) for _, real, own, traces in pairs)
+    drawn = ((real.name, _drawing(real, simulated, traces)) for _, real, simulated, traces in pairs)
     return dict(zip((f"{name}-agreement" for name in names), drawn, strict=True))
 
 
 def _drawing(
     real: ReportedComparison, simulated: ReportedComparison, traces: dict[str, Trace]
 ) -> Drawing:
-    found = compare_cells(real.comparison, {MEASURED: traces})
-    tables = ((CELLS, cell_table(found)), (MEANS, mean_table(found)))
+    cells = compare_cells(real.comparison, {MEASURED: traces})
+    tables = ((CELLS, cell_table(cells)), (MEANS, mean_table(cells)))
     below = join(small_table(how, table.head, table.rows) for how, table in tables)
-    own = select(simulated.dynamics, simulated.dynamics["arm"].isin(list(traces)))
-    figure = overlay(real.dynamics, own, real.titles)
+    predicted = select(simulated.dynamics, simulated.dynamics["arm"].isin(list(traces)))
+    figure = overlay(real.dynamics, predicted, real.titles)
     alt, caption = "FR, MR and pass@1 of real and simulated runs per arm", f"{simulated.name}."
     return Drawing(figure, alt, caption, below=below)
 
 
 def agreements(worlds: Worlds) -> Html | None:
     """How to read them, then the figure and the table of every prediction; None without any."""
-    found = predictions(worlds)
     parts = [
         join([tag("h3", title), shown(drawing, name, title)])
-        for name, (title, drawing) in found.items()
+        for name, (title, drawing) in predictions(worlds).items()
     ]
     return join([tag("p", _HOW, class_="how"), *parts]) if parts else None

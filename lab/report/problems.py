@@ -178,11 +178,11 @@ def problem_columns(world: ReportedComparison, replicates: Collection[int]) -> C
     columns: Columns = {"problem": problem}
     for place, arm in enumerate(arms):
         rows, fates = _rows(traces[arm].visits), world.comparison.fates(arm)
-        own = _summary(rows, fates, problem)
+        numbers = _summary(rows, fates, problem)
         for r in replicates:
             single = _summary(where(rows, replicate=r), where(fates, replicate=r), problem)
-            own |= {f"{n}.{r}": v for n, v in single.items() if n not in ("same", "known")}
-        columns |= {f"{place}.{name}": values for name, values in own.items()}
+            numbers |= {f"{n}.{r}": v for n, v in single.items() if n not in ("same", "known")}
+        columns |= {f"{place}.{name}": values for name, values in numbers.items()}
     return columns
 
 
@@ -203,16 +203,16 @@ def redrawn(world: ReportedComparison) -> bool:
 
 
 def _rows(visits: pd.DataFrame) -> pd.DataFrame:
-    found = histories(visits)
-    first = found.order[found.start]
+    past = histories(visits)
+    first = past.order[past.start]
     keys = {name: ints(visits, name)[first] for name in ("replicate", "problem")}
-    rate, flipped = (floats(visits, name)[found.order] for name in ("match_rate", "flipped"))
-    early, late = found.visit < FIRST, found.visit >= found.length[found.number] - LAST
+    rate, flipped = (floats(visits, name)[past.order] for name in ("match_rate", "flipped"))
+    early, late = past.visit < FIRST, past.visit >= past.length[past.number] - LAST
     mean_first, mean_last = (
-        group_mean(np.where(chosen, rate, np.nan), found.number, len(first))
+        group_mean(np.where(chosen, rate, np.nan), past.number, len(first))
         for chosen in (early, late)
     )
-    flips = np.bincount(found.number, flipped, len(first))
+    flips = np.bincount(past.number, flipped, len(first))
     return pd.DataFrame(keys | {"first": mean_first, "last": mean_last, "flips": flips})
 
 
@@ -241,25 +241,25 @@ def packed_lives(worlds: Worlds, budget: int = BUDGET) -> list[dict[Key, str]]:
     going = set(range(len(worlds)))
     for replicate in range(max((len(w.comparison.pairs) for w in worlds), default=0)):
         for place in sorted(going):
-            used = sum(len(text) for own in chosen for text in own.values())
+            used = sum(len(text) for lives in chosen for text in lives.values())
             left = budget - used if replicate else math.inf
-            found = _lives(worlds[place].comparison, replicate, left)
-            if found is None:
+            lives = _lives(worlds[place].comparison, replicate, left)
+            if lives is None:
                 going.discard(place)
             else:
-                chosen[place] |= found
+                chosen[place] |= lives
     return chosen
 
 
 def _lives(comparison: Comparison, replicate: int, left: float) -> dict[Key, str] | None:
     """The lives of a replicate under all arms that have it, None if they do not fit."""
-    found: dict[Key, str] = {}
+    packed: dict[Key, str] = {}
     for place, arm in enumerate(comparison.arms):
         if lives := replicate_lives(comparison.traces[arm], replicate):
-            found[place, replicate] = deflated(json.dumps(lives, separators=(",", ":")))
-        if sum(map(len, found.values())) > left:
+            packed[place, replicate] = deflated(json.dumps(lives, separators=(",", ":")))
+        if sum(map(len, packed.values())) > left:
             return None
-    return found
+    return packed
 
 
 def replicate_lives(trace: Trace, replicate: int) -> dict[int, dict[str, Any]]:
@@ -277,10 +277,10 @@ def replicate_lives(trace: Trace, replicate: int) -> dict[int, dict[str, Any]]:
     for problem in np.unique(ints(visits, "problem")).tolist():
         known = _of_problem(answers, problem)
         names = dict(zip(known["answer"].tolist(), known["text"].astype(str), strict=True))
-        life, own = _of_problem(visits, problem), _of_problem(votes, problem)
-        own = own.take(np.flatnonzero(np.isin(own["visit"], life["visit"])))
+        life, voted = _of_problem(visits, problem), _of_problem(votes, problem)
+        voted = voted.take(np.flatnonzero(np.isin(voted["visit"], life["visit"])))
         flips = flags(life, "flipped") & (ints(life, "visit") > 0)
-        lines = life_lines(life, areas(life, own, names, TOP), names)
+        lines = life_lines(life, areas(life, voted, names, TOP), names)
         lives[problem] = {
             "visit": life["visit"].tolist(),
             "votes": life["n_votes"].tolist(),

@@ -63,15 +63,15 @@ def render(section: Section, worlds: Worlds) -> Html:
 
     Where no comparison has the data, the reasons stand alone: there is nothing to read.
     """
-    found = [section.named(*own) for own in zip(worlds, slugs(worlds), strict=True)]
-    pieces = [piece for own in found for _, piece in own]
+    named = [section.named(*pair) for pair in zip(worlds, slugs(worlds), strict=True)]
+    pieces = [piece for of_world in named for _, piece in of_world]
     reasons = {piece.why for piece in pieces if isinstance(piece, Absent)}
     drawn = any(isinstance(piece, Drawing) for piece in pieces)
     if not drawn and len(reasons) == 1:
         return absent(reasons.pop())
     columns = [
-        tag("div", tag("h3", world.name), *(shown(piece, name, world.name) for name, piece in own))
-        for world, own in zip(worlds, found, strict=True)
+        tag("div", tag("h3", world.name), *(shown(p, name, world.name) for name, p in of_world))
+        for world, of_world in zip(worlds, named, strict=True)
     ]
     how = tag("p", section.how, class_="how") if drawn else None
     return join([how, tag("div", *columns, class_="worlds")])
@@ -101,10 +101,10 @@ def first(world: ReportedComparison) -> Drawing:
 
 def _window(world: ReportedComparison) -> Iterator[Piece]:
     windows = {arm: run_windows(world.of_arm(arm)) for arm in world.comparison.arms}
-    shares = by_arm({arm: window_share(world.of_arm(arm), own) for arm, own in windows.items()})
+    shares = by_arm({arm: window_share(world.of_arm(arm), w) for arm, w in windows.items()})
     figure = training.training_window(world.dynamics, shares, world.titles)
     rows = [
-        [m.label, *(_happened(world.of_arm(arm), own, m.name) for arm, own in windows.items())]
+        [m.label, *(_happened(world.of_arm(arm), w, m.name) for arm, w in windows.items())]
         for m in WINDOW
     ]
     how = "Mean ± standard deviation over the runs in which it happened."
@@ -129,9 +129,9 @@ def _lost(world: ReportedComparison) -> Iterator[Piece]:
     figure = training.lost_votes(world.dynamics, world.titles)
     # A curve of few problems is noisy.
     numbers = [
-        f"{world.titles[arm]} {own['fate'].isin(LOST).sum() / own['replicate'].nunique():.1f}"
+        f"{world.titles[arm]} {fates['fate'].isin(LOST).sum() / fates['replicate'].nunique():.1f}"
         for arm in world.comparison.arms
-        if len(own := world.comparison.fates(arm))
+        if len(fates := world.comparison.fates(arm))
     ]
     caption = f"Lost problems per replicate on average: {', '.join(numbers)}."
     yield Drawing(figure, "Correct-vote rate of lost problems over training", caption)
@@ -185,10 +185,10 @@ def _guard(world: ReportedComparison) -> Iterator[Piece]:
         yield Drawing(training.guard_action(world.of_arm(arm)), alt, caption, key=arm)
 
 
-def _mean(own: pd.DataFrame, column: str, factor: float) -> str:
+def _mean(rows: pd.DataFrame, column: str, factor: float) -> str:
     """Mean over the replicates' means, and their spread; nothing where it was not measured."""
-    _, place = np.unique(ints(own, "replicate"), return_inverse=True)
-    means = group_mean(factor * floats(own, column), place, 1 + int(place.max()))
+    _, place = np.unique(ints(rows, "replicate"), return_inverse=True)
+    means = group_mean(factor * floats(rows, column), place, 1 + int(place.max()))
     return str(estimate(means))
 
 
@@ -211,16 +211,16 @@ def _overhead(world: ReportedComparison) -> Iterator[Piece]:
 def _use(world: ReportedComparison) -> Html | None:
     steps = [trace.steps for trace in world.comparison.traces.values()]
     warm = [select(table, ints(table, "step") > WARM_UP) for table in steps]
-    found: list[list[str]] = []
+    rows: list[list[str]] = []
     for column, name, factor in _USE:
-        own = [table.reindex(columns=["replicate", column]) for table in warm]
-        cells = [_mean(part, column, factor) if len(part) else "" for part in own]
+        parts = [table.reindex(columns=["replicate", column]) for table in warm]
+        cells = [_mean(part, column, factor) if len(part) else "" for part in parts]
         if any(cells):
-            found.append([name, *cells])
-    if not found:
+            rows.append([name, *cells])
+    if not rows:
         return None
     how = "Mean ± standard deviation over the replicates, the first step left out."
-    return small_table(how, ("", *world.titles.values()), found)
+    return small_table(how, ("", *world.titles.values()), rows)
 
 
 _OUTCOME, _TRAINING = "What came of it", "What happened on the way"
@@ -235,7 +235,7 @@ SECTIONS = (
         "accuracy, the share of votes for the true answer, over its first three visits with that "
         "over its last five. Numbers are means over the replicates ± one standard deviation; L/D, "
         "at the end of the bar, is Learned by Degraded.",
-        lambda own: [Drawing(fate_bars(own.metrics, own.titles), "Stacked bars of fates per arm")],
+        lambda w: [Drawing(fate_bars(w.metrics, w.titles), "Stacked bars of fates per arm")],
         needs_fates=True,
     ),
     Section(
@@ -253,9 +253,9 @@ SECTIONS = (
         "FR is the share of problems whose label changed since their last visit, MR the share of "
         "votes that the label got, pass@1 the chance that one response is right. A flip rate that "
         "falls while pass@1 falls too means that wrong answers have won. " + BANDS,
-        lambda own: [
+        lambda w: [
             Drawing(
-                training.training_progress(own.dynamics, own.titles),
+                training.training_progress(w.dynamics, w.titles),
                 "FR, MR and pass@1 of all arms over training",
             )
         ],
@@ -299,7 +299,7 @@ SECTIONS = (
         "that a lost problem of a run scores above a kept one, .5 for a score without information. "
         "All votes so far: a logistic regression, fitted on other replicates; it reads no true "
         "answer when it scores. Bands are 95 % bootstraps over replicates.",
-        lambda own: (_prediction(own, a) for a in (BASELINE, GUARD) if a in own.comparison.arms),
+        lambda w: (_prediction(w, arm) for arm in (BASELINE, GUARD) if arm in w.titles),
         needs_fates=True,
     ),
     Section(

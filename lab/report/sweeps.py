@@ -56,18 +56,18 @@ class ReportedSweep:
 
 def read_sweeps(folders: Folders, worlds: Worlds) -> tuple[list[ReportedSweep], list[Skipped]]:
     """All sweeps under some folders but the grids of comparisons, and those that are damaged."""
-    found, skipped = [], []
-    own = [world.comparison.grid.folder for world in worlds if world.comparison.grid is not None]
-    places = [place for place in find_sweeps(folders) if place.resolve() not in own]
+    sweeps, skipped = [], []
+    grids = [world.comparison.grid.folder for world in worlds if world.comparison.grid is not None]
+    places = [place for place in find_sweeps(folders) if place.resolve() not in grids]
     for place, slug in zip(places, file_names(p.resolve().name for p in places), strict=True):
         try:
-            found.append(_digest(read_sweep(place), place.resolve().name, slug))
+            sweeps.append(_digest(read_sweep(place), place.resolve().name, slug))
         except UserError as error:
             skipped.append(Skipped(place, str(error)))
         except (KeyError, ValueError, TypeError) as error:
             reason = f"{place}: is damaged ({type(error).__name__}); repeat its command"
             skipped.append(Skipped(place, reason))
-    return found, skipped
+    return sweeps, skipped
 
 
 def _digest(rows: pd.DataFrame, name: str, slug: str) -> ReportedSweep:
@@ -85,9 +85,9 @@ def _digest(rows: pd.DataFrame, name: str, slug: str) -> ReportedSweep:
     once = rows.drop_duplicates([*axes, "arm", "replicate"])  # groups may share a cell
     means = [
         dict(zip([*axes, "arm"], values, strict=True))
-        | {"n": len(own)}
-        | {metric: estimate(floats(own, metric)) for metric in _NAMES}
-        for values, own in groups(once, [*axes, "arm"])
+        | {"n": len(part)}
+        | {metric: estimate(floats(part, metric)) for metric in _NAMES}
+        for values, part in groups(once, [*axes, "arm"])
     ]
     figures = dict(zip(names, drawn.values(), strict=True))
     return ReportedSweep(name, slug, figures, pd.DataFrame(means))
