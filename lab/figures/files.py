@@ -97,8 +97,7 @@ def write_figures(figures: Mapping[str, go.Figure], folder: Path) -> list[Path]:
             for kind in kinds
         ]
         try:  # MathJax would be fetched, and no figure has formulas
-            options = {"mathjax": False}
-            kaleido.write_fig_from_object_sync(jobs, kopts=options, cancel_on_error=True)
+            kaleido.write_fig_from_object_sync(jobs, kopts={"mathjax": False}, cancel_on_error=True)
         except (ChromeNotFoundError, BrowserClosedError) as error:
             raise UserError(
                 f"--figures: no Chrome or Chromium to draw with ({first_line(error)}); install one "

@@ -54,10 +54,9 @@ def fate_bars(shares: pd.DataFrame, titles: Titles = None) -> go.Figure:
     figure = go.Figure()
     for fate, colour in style.FATE_COLOURS.items():
         estimates = [estimate(floats(parts[arm], fate)) for arm in arms]
-        shape = style.FATE_PATTERNS.get(fate, "")
-        pattern = {"shape": shape, "fgcolor": "white", "fgopacity": 0.55}
-        bar = _segment(fate, labels, estimates, colour, pattern)
-        bar.update(
+        pattern = style.FATE_PATTERNS.get(fate, "")
+        bar = _segment(fate, labels, estimates, colour, pattern).update(
+            marker_pattern={"fgcolor": "white", "fgopacity": 0.55},
             customdata=style.hover_sd((v.sd, v.n) for v in estimates),
             text=[_inside(value) for value in estimates],
             textposition="inside",
@@ -87,7 +86,7 @@ def fate_bars(shares: pd.DataFrame, titles: Titles = None) -> go.Figure:
 
 
 def _segment(
-    name: str, labels: list[str], values: list[Estimate], colour: str, pattern: dict[str, Any]
+    name: str, labels: list[str], values: list[Estimate], colour: str, pattern: str
 ) -> go.Bar:
     return go.Bar(
         name=name,
@@ -97,7 +96,7 @@ def _segment(
         error_x={"array": [value.sd for value in values], "visible": False},  # no room; for files
         marker_color=colour,
         marker_line={"color": "white", "width": 0.8},
-        marker_pattern={"fillmode": "overlay", "size": 6, **pattern},
+        marker_pattern={"fillmode": "overlay", "size": 6, "shape": pattern},
     )
 
 
@@ -122,7 +121,7 @@ def _ratio(value: Estimate) -> str:
 
 
 def _inside(value: Estimate) -> str:
-    if value.n == 0 or round(value.mean) == 0:
+    if round(value.mean) == 0:
         return ""
     return f"{value.mean:.0f}{plus_minus(value.sd).replace(' ± ', '<br>±')}"
 
@@ -154,8 +153,8 @@ def paired_differences(
         ticks="",
         showgrid=False,
     )
-    zero = {"zeroline": True, "zerolinecolor": style.GREY, "zerolinewidth": 2}
-    figure.update_xaxes(rangemode="tozero", **zero)
+    figure.update_xaxes(rangemode="tozero", zeroline=True)
+    figure.update_xaxes(zerolinecolor=style.GREY, zerolinewidth=2)
     figure.update_annotations(yshift=4)
     height = 50 + len(metrics) * (90 + 44 * len(arms))
     return styled(figure, height, showlegend=False, hovermode="closest")
@@ -243,7 +242,7 @@ def overhead_bars(table: pd.DataFrame, titles: Titles = None) -> go.Figure:
     for phase, colour in style.PHASE_COLOURS.items():
         relative = estimates(phase, "relative")
         if any(value.mean > 0 for value in relative):
-            pattern = {"shape": style.PHASE_PATTERNS.get(phase, "")}
+            pattern = style.PHASE_PATTERNS.get(phase, "")
             bar = _segment(phase, labels, relative, colour, pattern)
             figure.add_trace(bar.update(hover(phase)))
     whole = estimates(STEP, "relative")
@@ -282,12 +281,10 @@ def calibration_errors(table: pd.DataFrame, titles: Titles = None) -> go.Figure:
             `cells.parquet` of a calibration has them.
     """
     require(table, ("row", "kind", "cell", "published", "predicted", "sd"), "calibration error")
-    kinds = list(dict.fromkeys([*KIND_TITLES, *table["kind"]]))
-    kinds = [kind for kind in kinds if kind in set(table["kind"])]
+    kinds = sorted(unique(table, "kind"), key=[*KIND_TITLES, *table["kind"]].index)
     names, cells = unique(table, "row"), unique(table, "cell")
     limit = max(1.0, float(np.abs(floats(table, "predicted") - floats(table, "published")).max()))
-    heads = [KIND_TITLES.get(kind, kind) for kind in kinds]
-    figure, places = multiples(heads, columns=1, row_gap=0.3)
+    figure, places = multiples([KIND_TITLES.get(k, k) for k in kinds], columns=1, row_gap=0.3)
     for kind, place in zip(kinds, places, strict=True):
         figure.add_trace(_heat(where(table, kind=kind), names, cells, titles or {}), **place)
     figure.update_layout(

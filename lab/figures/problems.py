@@ -57,11 +57,10 @@ def _looks() -> Iterator[tuple[int, dict[str, Any]]]:
     yield 2, mark("right", "label is right", label, "square", style.GREEN)
     yield 2, mark("wrong", "label is wrong or unknown", label, "x-thin", style.VERMILLION)
     yield 2, mark("changed", "label changed", label, "diamond-tall-open", style.GREY, 13)
-    rates = (
+    for name, column, colour, dash in (
         ("FR", "flip_rate", style.VERMILLION, "solid"),
         ("weight", "weight", style.BLUE, "dash"),
-    )
-    for name, column, colour, dash in rates:
+    ):
         line = {"color": colour, "width": 2, "dash": dash}
         yield 3, look("%{y:.3g}", name=name, meta=column, line=line)
     for (code, name), symbol in zip(ROUTES.items(), _ROUTE_SYMBOLS, strict=True):

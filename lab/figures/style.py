@@ -199,10 +199,8 @@ def multiples(
         **{"horizontal_spacing": 0.12, **options},
     )
     figure.update_annotations(font_size=13, **({"x": 0, "xanchor": "left"} if columns == 1 else {}))
-    return figure, [
-        {"row": 1 + panel // n_columns, "col": 1 + panel % n_columns}
-        for panel in range(len(titles))
-    ]
+    places = [{"row": 1 + n // n_columns, "col": 1 + n % n_columns} for n in range(len(titles))]
+    return figure, places
 
 
 def hover_sd(spreads: Iterable[tuple[float, int]]) -> list[list[str | int]]:

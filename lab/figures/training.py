@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -75,13 +76,14 @@ def spread(table: pd.DataFrame, column: str) -> pd.DataFrame:
 
 
 def _add_curve(
-    figure: go.Figure, place: Place, table: pd.DataFrame, panel: Panel, group: str, named: set[str]
+    figure: go.Figure, place: Place, table: pd.DataFrame, panel: Panel, group: str
 ) -> None:
     """Add the band of one standard deviation, where there is one, and the line of means over it.
 
     Curves of one group show and hide together, and the legend names the first of them by the
-    panel's title, unless it is in `named`. There is none where the panel's column is empty.
+    panel's title, unless the group is "". There is none where the panel's column is empty.
     """
+    traces: Any = figure.data
     values = spread(table, panel.column)
     if values.empty:
         return
@@ -95,13 +97,12 @@ def _add_curve(
         line={"color": panel.colour, "width": 2.2, "dash": panel.dash},
         marker={"color": panel.colour},
         legendgroup=group,
-        showlegend=group not in named,
+        showlegend=group not in {"", *(trace.legendgroup for trace in traces)},
         hovertemplate=(
             f"%{{y:.3g}}%{{customdata[0]}} {safe(panel.unit)}<br>%{{x:.0f}} % of training, "
             "%{customdata[1]} replicates"
         ),
     )
-    named.add(group)
     known = np.isfinite(sd)
     if known.any():
         # A share cannot leave 0 to 1, so neither can the band.
@@ -120,8 +121,7 @@ def _panel_grid(panels: Sequence[Panel], panel_height: int) -> tuple[go.Figure, 
         figure.update_yaxes(title_text=panel.unit, range=span, rangemode="tozero", **place)
     figure.update_xaxes(title_text=PROGRESS_TITLE, **places[-1])
     height = panel_height * len(panels)
-    legend = {"y": 1 + 28 / height}
-    return styled(figure, height + 110, legend=legend, hovermode="closest"), places
+    return styled(figure, height + 110, legend={"y": 1 + 28 / height}, hovermode="closest"), places
 
 
 def arm_curves(
@@ -134,13 +134,12 @@ def arm_curves(
         panel_height: pixels.
     """
     figure, places = _panel_grid(panels, panel_height)
-    named: set[str] = set()
     for arm in arm_order(table["arm"]):
         look, of_arm = arm_style(arm), where(table, arm=arm)
         name = safe(arm_title(arm, titles))
         for panel, place in zip(panels, places, strict=True):
             drawn = replace(panel, title=name, colour=look.colour, dash=look.dash)
-            _add_curve(figure, place, of_arm, drawn, safe(arm), named)
+            _add_curve(figure, place, of_arm, drawn, safe(arm))
     return figure
 
 
@@ -162,15 +161,11 @@ def training_window(
 ) -> go.Figure:
     """FR, MR and pass@1 with their spread over the share of runs whose window is open.
 
-    The window of a run reaches from the peak of its FR to the epoch from which FR stays below half
-    of the peak; where the shade is as high as the panel, all runs are in it.
-
     Args:
         shares: `lab.measures.dynamics.window_share` tables with the column `arm`.
     """
     arms = arm_order(dynamics["arm"])
     figure, places = multiples([arm_title(arm, titles) for arm in arms], columns=1, row_gap=0.22)
-    named: set[str] = set()
     for arm, place in zip(arms, places, strict=True):
         share = where(shares, arm=arm)
         figure.add_scatter(
@@ -191,7 +186,7 @@ def training_window(
             **place,
         )
         for panel in CURVES:
-            _add_curve(figure, place, where(dynamics, arm=arm), panel, panel.column, named)
+            _add_curve(figure, place, where(dynamics, arm=arm), panel, panel.column)
     return _percent_panels(figure, places, 260 * len(arms) + 120)
 
 
@@ -212,12 +207,11 @@ def overlay(real: pd.DataFrame, simulated: pd.DataFrame, titles: Titles = None) 
     arms = arm_order(set(real["arm"]) & set(simulated["arm"]))
     titles_of = [arm_title(arm, titles) for arm in arms]
     figure, places = multiples(titles_of, row_gap=0.25, shared_yaxes=True)
-    named: set[str] = set()
     for arm, place in zip(arms, places, strict=True):
         for world, dash, table in (("real", "solid", real), ("simulated", "dot", simulated)):
             for panel in CURVES:
                 curve = replace(panel, title=f"{panel.title}, {world}", dash=dash)
-                _add_curve(figure, place, where(table, arm=arm), curve, curve.title, named)
+                _add_curve(figure, place, where(table, arm=arm), curve, curve.title)
     return _percent_panels(figure, places, 240 * places[-1]["row"] + 130)
 
 
@@ -225,9 +219,9 @@ def guard_action(table: pd.DataFrame) -> go.Figure:
     """Mean weight, shares of visits (`TOUCHED`) and mean beta over training, of one guarded arm."""
     middle = Panel("", "Visits with …", "% of visits")
     figure, places = _panel_grid((WEIGHT, middle, BETA), 170)
-    named = {""}  # a panel of one curve needs no legend
     for panel, place in ((WEIGHT, places[0]), (BETA, places[2])):
-        _add_curve(figure, place, table, replace(panel, title=""), "", named)
+        # A panel of one curve needs no legend.
+        _add_curve(figure, place, table, replace(panel, title=""), "")
     for panel in TOUCHED:
-        _add_curve(figure, places[1], table, panel, panel.column, named)
+        _add_curve(figure, places[1], table, panel, panel.column)
     return figure
