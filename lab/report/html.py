@@ -93,10 +93,9 @@ def warned(lines: Iterable[str]) -> Html | None:
 
 
 def plot(figure: go.Figure, name: str, alt: str, caption: str = "") -> Html:
-    """A figure together with its data.
+    """A figure and its data; the name is unique on the page, and that of the file a reader saves.
 
-    The name of the element is unique on the page, and that of the file a reader saves; `alt` tells
-    readers who cannot see it what is drawn.
+    `alt` tells readers who cannot see it what is drawn.
     """
     source = f"{name}-data"
     place = tag(
@@ -220,12 +219,7 @@ def is_made_by(path: Path, generator: str) -> bool:
 
 
 def figure_page(title: str, words: Sequence[str], drawing: Drawing, how: Sequence[str]) -> str:
-    """A page of one figure as HTML; it needs nothing from outside.
-
-    Args:
-        words: paragraphs below the title.
-        how: paragraphs above the figure.
-    """
+    """A page of one figure; `words` are paragraphs below the title, `how` above the figure."""
     section = tag(
         "section",
         tag("h2", drawing.heading),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -78,8 +78,7 @@ def sentence(finding: Finding) -> str:
     parts = [part for part in finding.parts if part.value.n]
     subject, reference = _DUEL[finding.key]
     numbers = " and ".join(_part_text(part) for part in parts)
-    subject = subject.format(note=finding.note)
-    return f"{subject} {_outcome(parts)} {reference}: {numbers}."
+    return f"{subject.format(note=finding.note)} {_outcome(parts)} {reference}: {numbers}."
 
 
 def _part_text(part: Quantity) -> str:
@@ -139,18 +138,14 @@ def _arm_table(world: ReportedComparison) -> Html:
     parts = {arm: metrics_of(world.metrics, arm) for arm in world.comparison.arms}
     head = [tag("span", world.titles[a], _small(f"n = {len(rows)}")) for a, rows in parts.items()]
     rows = [
-        [
-            tag("span", metric.title, _small(f" ({metric.unit})")),
-            *(_cell(part, metric) for part in parts.values()),
-        ]
-        for metric in PAGE
-        if len(world.metrics[metric.name].dropna())
+        [tag("span", m.title, _small(f" ({m.unit})")), *(_cell(part, m) for part in parts.values())]
+        for m in PAGE
+        if len(world.metrics[m.name].dropna())
     ]
     return join([tag("h3", world.name), table(["", *head], rows)])
 
 
 def _cell(rows: pd.DataFrame, metric: Metric) -> Html:
-    """One metric of an arm over its replicates."""
     value = estimate(floats(rows, metric.name))
     if not value.n:
         has_fates = metric.name == "L/D" and rows["TotalDeg"].notna().any()
@@ -177,7 +172,7 @@ def _arms(worlds: Worlds) -> Html:
 def provenance(world: ReportedComparison) -> Html:
     """The runs of one comparison, what their settings share and where they differ."""
     runs = world.comparison.manifests
-    shared, differing = _split(world.comparison.runs)
+    shared, differing = _split(world.comparison.runs.values())
     settings = html.definitions((key, tag("code", text)) for key, text in shared.items())
     rows = [(tag("code", key), *texts) for key, texts in differing.items()]
     counts = Counter(world.metrics.index.get_level_values("arm"))
@@ -241,13 +236,10 @@ def _seeds(runs: Sequence[Manifest]) -> str:
     return _shown(list(dict.fromkeys(seed for run in runs for seed in run.seeds)))
 
 
-def _split(runs: Mapping[str, Sequence[Manifest]]) -> tuple[dict[str, str], dict[str, list[str]]]:
+def _split(arms: Iterable[Sequence[Manifest]]) -> tuple[dict[str, str], dict[str, list[str]]]:
     """Settings that all runs share, and for each other one its values per arm, all as text."""
     # The settings first, and a setting before a fact of its name.
-    flat = [
-        [flattened({**run.config, **run.extra, **run.config}) for run in of_arm]
-        for of_arm in runs.values()
-    ]
+    flat = [[flattened(r.config | r.extra | r.config) for r in of_arm] for of_arm in arms]
     keys = dict.fromkeys(key for of_arm in flat for values in of_arm for key in values)
     keys.pop("seed", None)  # differs by design and is shown with every run
     shared: dict[str, str] = {}
@@ -285,29 +277,21 @@ def page(worlds: Worlds, skipped: Sequence[Skipped], sweeps: Sequence[ReportedSw
     screen = [_world(*pair) for pair in zip(worlds, slugs(worlds), strict=True)]
     screen += [*map(_study, digest.step_studies(worlds)), tag("p", digest.HOW, class_="small-how")]
     made = f"Made {now()} by guard-report from the run folders; nothing on this page is fetched."
+    skip = tag("a", "Skip to the figures", href="#main", class_="skip")
+    warnings = warned(f"{world.name}: {note}" for world in worlds for note in world.notes)
+    sections = [tag("section", tag("h2", head, id=name), inside) for name, _, head, inside in parts]
     body = tag(
         "body",
-        tag(
-            "header",
-            tag("a", "Skip to the figures", href="#main", class_="skip"),
-            tag("h1", "TTRL-Guard Lab: report"),
-            warned(f"{world.name}: {note}" for world in worlds for note in world.notes),
-        ),
+        tag("header", skip, tag("h1", "TTRL-Guard Lab: report"), warnings),
         tag("section", *screen, class_="first") if worlds else None,
         _contents(parts),
-        tag(
-            "main",
-            *(tag("section", tag("h2", head, id=name), inside) for name, _, head, inside in parts),
-            id="main",
-        ),
+        tag("main", *sections, id="main"),
         tag("footer", tag("p", made)),
         html.library(),
         tag("script", html.asset("problems.js")),
     )
-    names = " · ".join(item.name for item in (*worlds, *sweeps))
-    return html.document(
-        f"TTRL-Guard Lab report: {names}", GENERATOR, body, html.asset("problems.css")
-    )
+    heading = f"TTRL-Guard Lab report: {' · '.join(item.name for item in (*worlds, *sweeps))}"
+    return html.document(heading, GENERATOR, body, html.asset("problems.css"))
 
 
 def _parts(
