@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -76,10 +75,7 @@ def _escaped(table: TextTable) -> Iterator[str]:
 
 
 def markdown(worlds: digest.Worlds, sweeps: Iterable[tuple[str, TextTable]] = ()) -> str:
-    """All comparisons, every arm at its own best where there are several step sizes, and sweeps.
-
-    Of a sweep name and table are given.
-    """
+    """All comparisons, every arm at its own best where there are several step sizes, and sweeps."""
     lines: list[str] = []
     for world in worlds:
         lines += [f"## {escaped(world.name)}", "", *_escaped(digest.overview_table(world)), ""]
@@ -95,8 +91,7 @@ def markdown(worlds: digest.Worlds, sweeps: Iterable[tuple[str, TextTable]] = ()
     for family in digest.families(worlds):
         names = {arm for comparison in family for arm in comparison.arms}
         if BASELINE in names and any(rule_of(arm) not in (None, BASELINE) for arm in names):
-            rules = rule_markdown(rule_table(rule_rows(family)))
-            lines += ["", "## Rules", "", *rules.splitlines(), ""]
+            lines += ["", "## Rules", "", rule_markdown(rule_table(rule_rows(family)))]
     for name, table in sweeps:
         lines += ["", f"## {escaped(name)}", "", *_escaped(table)]
     return "\n".join(lines).rstrip() + "\n"
@@ -119,8 +114,7 @@ def _difference_table(world: digest.ReportedComparison, rows: pd.DataFrame) -> l
     if len(names) < 2 or not against:
         return []
     # No vote has fates.
-    every = itertools.product(against, _COMPARED)
-    pairs = [(base, name) for base, name in every if base != VOTE or name != "TotalDeg"]
+    pairs = [(b, name) for b in against for name in _COMPARED if b != VOTE or name != "TotalDeg"]
     cells = [
         [world.title(arm), *(gap(rows, arm, base, metric) for base, metric in pairs)]
         for arm in names

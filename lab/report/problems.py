@@ -135,15 +135,13 @@ def _on_paper(world: ReportedComparison, columns: Columns, number: _Number, draw
 
     They are those of the first replicate, `drawn`, where each has problems of its own, else "".
     """
-    problems, arms = columns["problem"][:ON_PAPER].tolist(), range(len(world.comparison.arms))
-    rows = []
-    for place, problem in enumerate(problems):
-        values = [columns[f"{k}.{number.key}{'.0' * bool(drawn)}"][place] for k in arms]
-        if number.key == "fate":
-            cells = [WORST_FIRST[value - 1] if value else "not known" for value in values]
-        else:
-            cells = [mean_sd(100 * value, digits=0) for value in values]
-        rows.append([str(problem), *cells])
+    key = f"{number.key}{'.0' * bool(drawn)}"
+    numbers = [columns[f"{k}.{key}"][:ON_PAPER] for k in range(len(world.comparison.arms))]
+    if number.key == "fate":
+        cells = [np.array(["not known", *WORST_FIRST])[values] for values in numbers]
+    else:
+        cells = [[mean_sd(100 * value, digits=0) for value in values] for values in numbers]
+    rows = list(zip(columns["problem"][:ON_PAPER].tolist(), *cells, strict=True))
     head = [f"problem, {number.name}", *world.titles.values()]
     whose = f" of replicate {drawn}" if drawn else ""
     n = len(columns["problem"])
@@ -188,9 +186,8 @@ def problem_columns(world: ReportedComparison, replicates: Collection[int]) -> C
 
 def problem_ids(world: ReportedComparison) -> list[str] | None:
     """The problems' own names, where the runs noted them and agree; not escaped."""
-    noted = [run.extra.get("problem_ids") for run in world.comparison.manifests]
-    first = noted[0]
-    agree = isinstance(first, list) and all(ids == first for ids in noted)
+    first, *others = (run.extra.get("problem_ids") for run in world.comparison.manifests)
+    agree = isinstance(first, list) and all(ids == first for ids in others)
     return [str(name) for name in first] if agree and first else None
 
 
@@ -205,15 +202,12 @@ def redrawn(world: ReportedComparison) -> bool:
 def _rows(visits: pd.DataFrame) -> pd.DataFrame:
     past = histories(visits)
     first = past.order[past.start]
-    keys = {name: ints(visits, name)[first] for name in ("replicate", "problem")}
+    columns: Columns = {name: ints(visits, name)[first] for name in ("replicate", "problem")}
     rate, flipped = (floats(visits, name)[past.order] for name in ("match_rate", "flipped"))
     early, late = past.visit < FIRST, past.visit >= past.length[past.number] - LAST
-    mean_first, mean_last = (
-        group_mean(np.where(chosen, rate, np.nan), past.number, len(first))
-        for chosen in (early, late)
-    )
-    flips = np.bincount(past.number, flipped, len(first))
-    return pd.DataFrame(keys | {"first": mean_first, "last": mean_last, "flips": flips})
+    for name, chosen in (("first", early), ("last", late)):
+        columns[name] = group_mean(np.where(chosen, rate, np.nan), past.number, len(first))
+    return pd.DataFrame(columns | {"flips": np.bincount(past.number, flipped, len(first))})
 
 
 def _summary(rows: pd.DataFrame, fates: pd.DataFrame, problem: Ints) -> dict[str, Any]:

@@ -187,9 +187,8 @@ def _guard(world: ReportedComparison) -> Iterator[Piece]:
 
 def _mean(rows: pd.DataFrame, column: str, factor: float) -> str:
     """Mean over the replicates' means, and their spread; nothing where it was not measured."""
-    _, place = np.unique(ints(rows, "replicate"), return_inverse=True)
-    means = group_mean(factor * floats(rows, column), place, 1 + int(place.max()))
-    return str(estimate(means))
+    replicates, place = np.unique(ints(rows, "replicate"), return_inverse=True)
+    return str(estimate(group_mean(factor * floats(rows, column), place, len(replicates))))
 
 
 def _overhead(world: ReportedComparison) -> Iterator[Piece]:
@@ -209,14 +208,11 @@ def _overhead(world: ReportedComparison) -> Iterator[Piece]:
 
 
 def _use(world: ReportedComparison) -> Html | None:
-    steps = [trace.steps for trace in world.comparison.traces.values()]
+    columns = ["replicate", "step", *(column for column, *_ in _USE)]
+    steps = [t.steps.reindex(columns=columns) for t in world.comparison.traces.values()]
     warm = [select(table, ints(table, "step") > WARM_UP) for table in steps]
-    rows: list[list[str]] = []
-    for column, name, factor in _USE:
-        parts = [table.reindex(columns=["replicate", column]) for table in warm]
-        cells = [_mean(part, column, factor) if len(part) else "" for part in parts]
-        if any(cells):
-            rows.append([name, *cells])
+    lines = ([name, *(_mean(t, column, factor) for t in warm)] for column, name, factor in _USE)
+    rows = [line for line in lines if any(line[1:])]
     if not rows:
         return None
     how = "Mean ± standard deviation over the replicates, the first step left out."

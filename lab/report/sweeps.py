@@ -77,11 +77,10 @@ def _digest(rows: pd.DataFrame, name: str, slug: str) -> ReportedSweep:
     name += f", {counted(lost, 'run')} failed" * bool(lost)
     rows = where(rows, status="done")
     drawn = {
-        (f"{group} {metric.name}"): drawing
+        f"{group} {metric.name}": drawing
         for (group,), part in groups(rows, ["group"])
         for metric, drawing in _drawings(part, str(group).split(" x "))
     }
-    names = (f"{slug}-{key}" for key in file_names(drawn))
     once = rows.drop_duplicates([*axes, "arm", "replicate"])  # groups may share a cell
     means = [
         dict(zip([*axes, "arm"], values, strict=True))
@@ -89,12 +88,11 @@ def _digest(rows: pd.DataFrame, name: str, slug: str) -> ReportedSweep:
         | {metric: estimate(floats(part, metric)) for metric in _NAMES}
         for values, part in groups(once, [*axes, "arm"])
     ]
-    figures = dict(zip(names, drawn.values(), strict=True))
+    figures = {f"{slug}-{k}": d for k, d in zip(file_names(drawn), drawn.values(), strict=True)}
     return ReportedSweep(name, slug, figures, pd.DataFrame(means))
 
 
 def _drawings(rows: pd.DataFrame, axes: Sequence[str]) -> Iterator[tuple[Metric, Drawing]]:
-    """The figures of one grid."""
     axis = max(axes, key=lambda name: len(unique(rows, name)))
     others = [name for name in axes if name != axis and len(unique(rows, name)) > 1]
     panels = [
