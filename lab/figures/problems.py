@@ -56,7 +56,7 @@ def _looks() -> Iterator[tuple[int, dict[str, Any]]]:
     label = "label %{customdata}"
     yield 2, mark("right", "label is right", label, "square", style.GREEN)
     yield 2, mark("wrong", "label is wrong or unknown", label, "x-thin", style.VERMILLION)
-    yield 2, mark("changed", "label changed", label, "diamond-tall-open", style.GREY, 13)
+    yield 2, mark("changed", "label changed", label, "diamond-tall-open", style.GREY, size=13)
     for name, column, colour, dash in (
         ("FR", "flip_rate", style.VERMILLION, "solid"),
         ("weight", "weight", style.BLUE, "dash"),

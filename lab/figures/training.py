@@ -221,7 +221,7 @@ def guard_action(table: pd.DataFrame) -> go.Figure:
     figure, places = _panel_grid((WEIGHT, middle, BETA), 170)
     for panel, place in ((WEIGHT, places[0]), (BETA, places[2])):
         # A panel of one curve needs no legend.
-        _add_curve(figure, place, table, replace(panel, title=""), "")
+        _add_curve(figure, place, table, replace(panel, title=""), group="")
     for panel in TOUCHED:
         _add_curve(figure, places[1], table, panel, panel.column)
     return figure

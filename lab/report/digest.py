@@ -219,9 +219,9 @@ def with_fates(
     world: ReportedComparison, table: Callable[[pd.DataFrame, pd.DataFrame], pd.DataFrame]
 ) -> pd.DataFrame:
     """`by_arm` of a table that is made from the visits and the fates of each arm that has fates."""
-    runs, known = world.comparison, world.metrics["TotalDeg"].dropna().index.unique("arm")
-    arms = [arm for arm in runs.arms if arm in known]
-    return by_arm({arm: table(runs.traces[arm].visits, runs.fates(arm)) for arm in arms})
+    comparison, known = world.comparison, world.metrics["TotalDeg"].dropna().index.unique("arm")
+    arms = [arm for arm in comparison.arms if arm in known]
+    return by_arm({a: table(comparison.traces[a].visits, comparison.fates(a)) for a in arms})
 
 
 def overview(world: ReportedComparison) -> pd.DataFrame:

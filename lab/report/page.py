@@ -274,7 +274,7 @@ def _shown(value: Any) -> str:
 def page(worlds: Worlds, skipped: Sequence[Skipped], sweeps: Sequence[ReportedSweep] = ()) -> str:
     """The report as HTML."""
     parts = list(_parts(worlds, skipped, sweeps))
-    screen = [_world(*pair) for pair in zip(worlds, slugs(worlds), strict=True)]
+    screen = [_world(world, slug) for world, slug in zip(worlds, slugs(worlds), strict=True)]
     screen += [*map(_study, digest.step_studies(worlds)), tag("p", digest.HOW, class_="small-how")]
     made = f"Made {now()} by guard-report from the run folders; nothing on this page is fetched."
     skip = tag("a", "Skip to the figures", href="#main", class_="skip")

@@ -63,7 +63,7 @@ def render(section: Section, worlds: Worlds) -> Html:
 
     Where no comparison has the data, the reasons stand alone: there is nothing to read.
     """
-    named = [section.named(*pair) for pair in zip(worlds, slugs(worlds), strict=True)]
+    named = [section.named(world, slug) for world, slug in zip(worlds, slugs(worlds), strict=True)]
     pieces = [piece for of_world in named for _, piece in of_world]
     reasons = {piece.why for piece in pieces if isinstance(piece, Absent)}
     drawn = any(isinstance(piece, Drawing) for piece in pieces)
@@ -86,7 +86,7 @@ def _paired(world: ReportedComparison) -> Iterator[Piece]:
         shown = [metric for metric in COMPARED if metric.name in measured]
         if not shown:
             why = "Nothing to pair: no two arms share a seed, or their scores were not measured."
-            yield Absent(why, heading, reference)
+            yield Absent(why, heading=heading, key=reference)
             continue
         figure = paired_differences(pairs, shown, world.titles)
         alt = f"Paired differences {heading.lower()} with intervals"
@@ -154,15 +154,15 @@ def _prediction(world: ReportedComparison, arm: str) -> Piece:
         table = lost_problem_auroc(visits, fates, np.random.default_rng(0))
         in_time = flip_rate_in_time(visits, fates)
     except UserError as error:
-        return Absent(str(error), heading, arm)
+        return Absent(str(error), heading=heading, key=arm)
     if not np.isfinite(floats(table, "auroc")).any():
-        return Absent("No problem at stake was lost, or none was kept.", heading, arm)
+        return Absent("No problem at stake was lost, or none was kept.", heading=heading, key=arm)
     caption = (
         f"{100 * in_time:.0f} % of the lost problems had a flip rate above .3 before the last "
         "visit at which their label was right."
     )
     alt = f"AUROC of the prediction of lost problems by visit under {heading}"
-    return Drawing(auroc_curves(table), alt, caption, heading, arm)
+    return Drawing(auroc_curves(table), alt, caption, heading=heading, key=arm)
 
 
 def _guard(world: ReportedComparison) -> Iterator[Piece]:
@@ -172,7 +172,7 @@ def _guard(world: ReportedComparison) -> Iterator[Piece]:
         name, visits = world.titles[arm], world.comparison.traces[arm].visits
         visits = select(visits, ints(visits, "visit") > 0)
         if visits.empty:
-            yield Absent("No visit of training so far.", name, arm)
+            yield Absent("No visit of training so far.", heading=name, key=arm)
             continue
         visits = visits.assign(weighted=visits["weight"] < 1, minority=visits["n_minority"] > 0)
         columns = ("weighted", "minority", "skipped")
