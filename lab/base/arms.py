@@ -129,16 +129,16 @@ def split_settings(name: str) -> tuple[str, dict[str, Any]]:
     if not re.match(r"[\w+]+\s*[:,]", name):
         return name, {}
     base, *words = re.split("[:,]", name)
-    own: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for word in words:
         key, equals, value = (part.strip() for part in word.partition("="))
-        if not equals or key not in USUAL or key in own:
-            what = "is there twice" if key in own else "is no setting of an arm"
+        if not equals or key not in USUAL or key in settings:
+            what = "is there twice" if key in settings else "is no setting of an arm"
             raise UserError(f"arm {name!r}: {key!r} {what}; give some as 'guard: W=3, theta_MR=.5'")
         # A text that means no such value is kept, for the checks to refuse.
         fits = (read for read in readings(value) if type(read) is type(USUAL[key]))
-        own[key] = next(fits, value)
-    return base.strip(), {key: own[key] for key in USUAL if key in own}
+        settings[key] = next(fits, value)
+    return base.strip(), {key: settings[key] for key in USUAL if key in settings}
 
 
 def own_of(name: str) -> tuple[str, dict[str, Any]]:
@@ -149,14 +149,14 @@ def own_of(name: str) -> tuple[str, dict[str, Any]]:
         return name, {}
 
 
-def joined(base: str, own: Mapping[str, Any]) -> str:
+def joined(base: str, settings: Mapping[str, Any]) -> str:
     """Return the name of an arm with settings of its own."""
-    return ",".join([base, *(f"{key}={value}" for key, value in own.items())])
+    return ",".join([base, *(f"{key}={value}" for key, value in settings.items())])
 
 
-def with_own(guard: GuardConfig, own: Mapping[str, Any]) -> GuardConfig:
+def with_own(guard: GuardConfig, settings: Mapping[str, Any]) -> GuardConfig:
     """Return a guard with those of an arm's own settings that are the guard's."""
-    return guard.set(**{key: own[key] for key in own if key in KINDS})
+    return guard.set(**{key: settings[key] for key in settings if key in KINDS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +177,8 @@ class Arm:
 
     def values(self) -> dict[str, Any]:
         """The settings of a run that the arm decides, but its step factor, as plain values."""
-        own = {"guard": self.guard.to_dict(), "labels": self.labels, "rule": self.rule}
-        return own | dict(self.settings)
+        guard = self.guard.to_dict()
+        return {"guard": guard, "labels": self.labels, "rule": self.rule, **self.settings}
 
 
 def with_rule(name: str, rule: str) -> str:
@@ -187,13 +187,13 @@ def with_rule(name: str, rule: str) -> str:
     Under SCOPE, `guard` is `scope+guard` and `matched` is `matched_scope+guard`. Arms that are not
     a guard, a label source or one of their controls, such as `ttrl`, keep their name.
     """
-    name, own = split_settings(name)
+    name, settings = split_settings(name)
     if rule != BASELINE and name in WITH_RULES:
         name = f"{rule}+{name}"
     for kind in CONTROLS if rule != BASELINE else ():
         if (target := control_target(name, kind)) in WITH_RULES:
             name = f"{kind}_{rule}+{target}"
-    return joined(name, own)
+    return joined(name, settings)
 
 
 def for_cell(name: str, cell: str | None) -> str:
@@ -201,19 +201,19 @@ def for_cell(name: str, cell: str | None) -> str:
 
     `guard_release` and its controls lack FRS where that script does (`guard_core.config.SCRIPTS`).
     """
-    base, own = split_settings(name)
+    base, settings = split_settings(name)
     if not base.endswith("guard_release") or SCRIPTS.get(cell or "", {"frs": True})["frs"]:
         return name
-    return joined(base, {"frs": False, **own})
+    return joined(base, {"frs": False, **settings})
 
 
 def replayed_target(name: str) -> str | None:
     """The guarded arm whose decisions an arm replays; None where it makes its own."""
-    base, own = own_of(name)
+    base, settings = own_of(name)
     usual = NAMED_ARMS[base].settings.get("treatment", OWN) if base in NAMED_ARMS else OWN
-    if own.pop("treatment", usual) != REPLAYED:
+    if settings.pop("treatment", usual) != REPLAYED:
         return None
-    return joined(GUARD if base == REPLAYED else base, own)
+    return joined(GUARD if base == REPLAYED else base, settings)
 
 
 def arm(name: str, step_factor: float = 1.0) -> Arm:
@@ -222,23 +222,24 @@ def arm(name: str, step_factor: float = 1.0) -> Arm:
     A UserError where no arm has that name, the rule has no labels, trains on none, or makes new
     ones on every visit, so that the named arm has nothing to act on; or an own setting is wrong.
     """
-    base, own = split_settings(name)
-    name = joined(base, own)
+    base, settings = split_settings(name)
+    name = joined(base, settings)
     target = control_target(name, MATCHED)
     if target not in (None, GUARD):
         plain = arm(without_guard(name, target), step_factor)
         arm(target)  # a guard that cannot be has no control either
         return replace(plain, name=name, title=title(name))
-    if own:
-        found, others = arm(base, step_factor), {key: own[key] for key in own if key not in KINDS}
+    if settings:
+        named = arm(base, step_factor)
         try:
-            guard = with_own(found.guard, own)
+            guard = with_own(named.guard, settings)
         except ConfigError as error:
             raise UserError(f"arm {name!r}: {error}") from error
-        if reason := misfit(RULES[found.rule], guard, found.labels):
-            raise UserError(f"arm {name!r}: {RULES[found.rule].title} {reason}")
-        settings = {**found.settings, **others}
-        return replace(found, name=name, title=title(name), guard=guard, settings=settings)
+        if reason := misfit(RULES[named.rule], guard, named.labels):
+            raise UserError(f"arm {name!r}: {RULES[named.rule].title} {reason}")
+        others = {key: value for key, value in settings.items() if key not in KINDS}
+        settings = {**named.settings, **others}
+        return replace(named, name=name, title=title(name), guard=guard, settings=settings)
     rule, other = _split(name)
     if rule is None or other not in NAMED_ARMS:
         raise UserError(
@@ -267,9 +268,9 @@ def title(name: str) -> str:
         return title(plain) + mark + differing
     if (target := matched_target(name)) is not None:
         return f"{title(str(unguarded(target)))} at matched effort of {title(target)}"
-    base, own = own_of(name)
-    if own:
-        return f"{title(base)} ({', '.join(f'{key} = {value}' for key, value in own.items())})"
+    base, settings = own_of(name)
+    if settings:
+        return f"{title(base)} ({', '.join(f'{key} = {value}' for key, value in settings.items())})"
     rule, other = _split(name)
     if rule is None:
         return name
@@ -280,8 +281,8 @@ def title(name: str) -> str:
 
 def arm_order(names: Iterable[str]) -> list[str]:
     """The distinct arms in the order of their table, in which they are shown; others last."""
-    found = set(names)
-    return [name for name in _KNOWN if name in found] + sorted(found - _KNOWN.keys())
+    given = set(names)
+    return [name for name in _KNOWN if name in given] + sorted(given - _KNOWN.keys())
 
 
 def about(name: str) -> str:
@@ -335,22 +336,22 @@ def without_guard(control: str, target: str) -> str:
 
 def unguarded(name: str) -> str | None:
     """The arm without its guard; None where it has none."""
-    base, own = own_of(name)
+    base, settings = own_of(name)
     rule, other = _split(base)
-    if rule is None or other not in UNGUARDED or "treatment" in own:
+    if rule is None or other not in UNGUARDED or "treatment" in settings:
         return None
     plain = UNGUARDED[other]
     if rule.name != BASELINE:
         plain = rule.name if plain == BASELINE else f"{rule.name}+{plain}"
-    return joined(plain, {key: own[key] for key in own if key in WITHOUT_GUARD})
+    return joined(plain, {key: settings[key] for key in settings if key in WITHOUT_GUARD})
 
 
 def is_guarded(name: str) -> bool:
     """The arm has a guard, be it a custom one; its controls and all other arms have none."""
-    base, own = own_of(_of_variant(name))
+    base, settings = own_of(_of_variant(name))
     # By the last part alone: the rule before it may be one that only its run knew.
     has_guard = base.rpartition("+")[2] in (*UNGUARDED, CUSTOM) and not base.startswith(CONTROLS)
-    return has_guard and "treatment" not in own
+    return has_guard and "treatment" not in settings
 
 
 def is_ceiling(name: str) -> bool:

@@ -102,8 +102,8 @@ def make_folder(folder: Path, is_own: Callable[[Path], bool]) -> None:
     """Make a folder, or refuse one that holds something else than what `is_own`."""
     with refusing(f"{folder}: cannot be made", "choose another"):
         folder.mkdir(parents=True, exist_ok=True)
-        found = [path for path in folder.iterdir() if not path.name.endswith(TEMPORARY)]
-    if others := sorted(path.name for path in found if not is_own(path)):
+        paths = [path for path in folder.iterdir() if not path.name.endswith(TEMPORARY)]
+    if others := sorted(path.name for path in paths if not is_own(path)):
         raise UserError(f"{folder}: is not empty, it holds {others[0]}; choose another folder")
 
 

@@ -57,10 +57,10 @@ def _load(name: str) -> str:
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise UserError(f"rules: {path} cannot be imported ({reason})") from error
     kinds = [kind for kind in vars(module).values() if isinstance(kind, type)]
-    own = dict.fromkeys(k for k in kinds if issubclass(k, Rule) and k.__module__ == module_name)
-    if not own:
+    rules = dict.fromkeys(k for k in kinds if issubclass(k, Rule) and k.__module__ == module_name)
+    if not rules:
         raise UserError(f"rules: {path} holds no subclass of guard_core.rules.Rule")
-    for kind in own:
+    for kind in rules:
         rule = str(getattr(kind, "name", ""))
         if rule in taken or not rule.isidentifier() or rule.startswith(CONTROLS):
             raise UserError(
@@ -69,6 +69,6 @@ def _load(name: str) -> str:
             )
         taken.add(rule)
         kind.title = str(getattr(kind, "title", rule))
-    RULES.update({kind.name: kind for kind in own})
+    RULES.update({kind.name: kind for kind in rules})
     _LOADED.add(name)
     return name

@@ -44,15 +44,15 @@ NOT_SIMULATED = (Role.OPERATIONAL, Role.RECORD, Role.SOURCE, Role.MEASURED, Role
 def roles_of(config: Any) -> dict[str, list[str]]:
     """Return the names of a record's settings by role, and those with their default values."""
     hints = get_type_hints(type(config), include_extras=True)
-    found: dict[str, list[str]] = {role: [] for role in (*Role, DEFAULT)}
+    names: dict[str, list[str]] = {role: [] for role in (*Role, DEFAULT)}
     for setting in dataclasses.fields(config):
         marks = getattr(hints[setting.name], "__metadata__", ())
         roles: list[str] = [mark for mark in marks if isinstance(mark, Role)]
         if getattr(config, setting.name) == default_of(setting):
             roles.append(DEFAULT)
         for role in roles:
-            found[role].append(setting.name)
-    return found
+            names[role].append(setting.name)
+    return names
 
 
 def having(roles: Roles, *wanted: str) -> set[str]:

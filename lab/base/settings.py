@@ -19,8 +19,8 @@ from lab.base.errors import UserError
 T = TypeVar("T")
 _SHOWN = 9  # differences that a refusal names
 _MEANT = {
-    word: own
-    for own, words in {
+    word: setting
+    for setting, words in {
         "lr": "learning_rate",
         "epochs": "num_train_epochs total_epochs",
         "n_samples": "num_generations samples",
@@ -194,12 +194,12 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     where it stands, `guard.W`.
     """
     names = {_plain(each): each for each in reversed(list(known))}
-    found = {each.rpartition(".")[2]: whole for each, whole in names.items()} | names
+    by_word = {each.rpartition(".")[2]: whole for each, whole in names.items()} | names
     wanted = _plain(name)
     for word in (wanted, wanted.rpartition(".")[2]):
         meant = _plain(_MEANT.get(word, word))
-        if meant in found:
-            return found[meant]
+        if meant in by_word:
+            return by_word[meant]
     close = difflib.get_close_matches(wanted, names, 1)
     return names[close[0]] if close else None
 

@@ -104,9 +104,9 @@ def paired_table(metrics: pd.DataFrame, against: str) -> pd.DataFrame:
     by_arm = {name: part.droplevel("arm") for name, part in metrics.groupby("arm", sort=False)}
     base = by_arm.pop(against)
     rows = []
-    for arm, own in by_arm.items():
+    for arm, values in by_arm.items():
         for metric in metrics.columns:
-            result = paired(pd.Series(own[metric]), pd.Series(base[metric]))
+            result = paired(pd.Series(values[metric]), pd.Series(base[metric]))
             row = {"arm": arm, "metric": metric, **asdict(result), "verdict": result.verdict}
             rows.append(row)
     return pd.DataFrame(rows, columns=_PAIRED)
@@ -232,11 +232,11 @@ def auroc_of_runs(score: Floats, lost: Bools, replicate: Ints, weights_BR: Ints)
     """
     n_replicates = weights_BR.shape[-1]
     wins_R, pairs_R = np.zeros(n_replicates), np.zeros(n_replicates)
-    for own in range(n_replicates):
-        of_run = replicate == own
-        kept, fallen = np.sort(score[of_run & ~lost]), score[of_run & lost]
+    for run in range(n_replicates):
+        in_run = replicate == run
+        kept, fallen = np.sort(score[in_run & ~lost]), score[in_run & lost]
         below, not_above = (np.searchsorted(kept, fallen, side) for side in ("left", "right"))
-        wins_R[own], pairs_R[own] = (below + not_above).sum() / 2, len(kept) * len(fallen)
+        wins_R[run], pairs_R[run] = (below + not_above).sum() / 2, len(kept) * len(fallen)
     if np.isnan(score).any():
         wins_R[:] = np.nan
     total = weights_BR @ pairs_R

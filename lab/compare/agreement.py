@@ -82,15 +82,15 @@ def agreement(real: Sequence[Trace], simulated: Sequence[Trace] | Trace) -> pd.D
     predictions = gather([simulated] if isinstance(simulated, Trace) else simulated)[0]
     parts = []
     for comparison in gather(real)[0]:
-        fitting = [own for own in predictions if alike(own, comparison)]
-        growths = [own.manifests[0].config.get("growth") for own in fitting]  # None: the file's
+        fitting = [s for s in predictions if alike(s, comparison)]
+        growths = [s.manifests[0].config.get("growth") for s in fitting]  # None: the file's
         names = [MEASURED if g is None else f"{MEASURED}, growth {g:g}" for g in growths]
-        found = {
-            name if names.count(name) == 1 else f"{name}, {own.task}": alike(own, comparison)
-            for name, own in zip(names, fitting, strict=True)
+        traces = {
+            name if names.count(name) == 1 else f"{name}, {s.task}": alike(s, comparison)
+            for name, s in zip(names, fitting, strict=True)
         }
-        if found:
-            parts.append(compare_cells(comparison, found))
+        if traces:
+            parts.append(compare_cells(comparison, traces))
     if not parts:
         raise UserError(
             "agreement: no simulated run has arm, learning rate, problems, votes, batches and "
@@ -103,13 +103,13 @@ def predicts(simulated: Comparison, real: Comparison) -> bool:
     """Return whether simulated runs have the settings of real ones."""
     if (simulated.world, real.world) != ("sim", "real"):
         return False
-    own, other = runs = simulated.manifests[0], real.manifests[0]
+    runs = simulated_run, real_run = simulated.manifests[0], real.manifests[0]
     noted = [[run.config.get(name) for run in runs] for name in _SHARED]
     noted += [[shared_settings(run).get(name) for run in runs] for name in (WEIGHTS, PROMPTS)]
     return (
-        own.config.get("policy") == MEASURED
+        simulated_run.config.get("policy") == MEASURED
         and simulated.step_size == real.step_size
-        and own.n_problems == other.n_problems
+        and simulated_run.n_problems == real_run.n_problems
         # What one has not noted agrees: a simulation without a clip takes the trainer's.
         and all(one == two or None in (one, two) for one, two in noted)
     )
@@ -128,19 +128,19 @@ def compare_cells(real: Comparison, predictions: Mapping[str, Mapping[str, Trace
     Args:
         predictions: name of the prediction to the trace of each arm; arms may be missing.
     """
-    every = [*real.traces.values(), *(own for of in predictions.values() for own in of.values())]
-    epochs = max(int(trace.visits["epoch"].max()) for trace in every)
+    of_arms = (real.traces, *predictions.values())
+    epochs = max(int(t.visits["epoch"].max()) for traces in of_arms for t in traces.values())
     predicted = {
         name: {arm: _runs(trace, epochs) for arm, trace in traces.items() if arm in real.traces}
         for name, traces in predictions.items()
     }
-    arms = [arm for arm in real.arms if any(arm in own for own in predicted.values())]
+    arms = [arm for arm in real.arms if any(arm in cells for cells in predicted.values())]
     runs = {arm: _runs(real.traces[arm], epochs) for arm in {*arms, BASELINE} & set(real.arms)}
     rows = [
-        _row(real, runs, arm) | {"prediction": name} | _compared(runs, own, arm)
+        _row(real, runs, arm) | {"prediction": name} | _compared(runs, cells, arm)
         for arm in arms
-        for name, own in predicted.items()
-        if arm in own
+        for name, cells in predicted.items()
+        if arm in cells
     ]
     rows += [_row(real, runs, arm) | values for arm, values in _references(runs, arms)]
     return pd.DataFrame(rows, columns=list(_COLUMNS))
@@ -160,12 +160,12 @@ def mean_errors(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _runs(trace: Trace, epochs: int) -> Cell:
-    table, found = dynamics(trace.visits, trace.evals), fates(trace.visits, partial=True)
+    table, problem_fates = dynamics(trace.visits, trace.evals), fates(trace.visits, partial=True)
     parts = {n: 100 * table.pivot(index="replicate", columns="epoch", values=n) for n in _CURVES}
     replicate = parts[_CURVES[0]].index
-    parts = {n: own.reindex(columns=range(1, max(epochs, 1) + 1)) for n, own in parts.items()}
-    parts["fates"] = fate_shares(found)[list(FATES)]
-    accuracy = 100 * found.pivot(index="replicate", columns="problem", values="fla")
+    parts = {n: part.reindex(columns=range(1, max(epochs, 1) + 1)) for n, part in parts.items()}
+    parts["fates"] = fate_shares(problem_fates)[list(FATES)]
+    accuracy = 100 * problem_fates.pivot(index="replicate", columns="problem", values="fla")
     parts["accuracy"] = accuracy.reindex(columns=range(trace.run.n_problems))
     runs: Cell = {n: part.reindex(replicate).to_numpy(np.float64) for n, part in parts.items()}
     complete = np.isfinite(sum(runs[name][:, -1] for name in _CURVES))
@@ -175,8 +175,10 @@ def _runs(trace: Trace, epochs: int) -> Cell:
 
 def _mean(runs: Cell, half: Sequence[int] | None = None) -> Cell | None:
     """The means over some replicates, over all if left out; None where there are none."""
-    own = np.isin(runs["replicate"], runs["replicate"] if half is None else half)
-    return {name: values[own].mean(axis=0) for name, values in runs.items()} if own.any() else None
+    chosen = np.isin(runs["replicate"], runs["replicate"] if half is None else half)
+    if not chosen.any():
+        return None
+    return {name: values[chosen].mean(axis=0) for name, values in runs.items()}
 
 
 def _final(mean: Cell) -> float:
@@ -205,10 +207,10 @@ def _finals(runs: Cell) -> pd.Series:
 
 
 def _compared(real: Mapping[str, Cell], predicted: Mapping[str, Cell], arm: str) -> dict[str, Any]:
-    own, target = ({a: _mean(runs) for a, runs in both.items()} for both in (predicted, real))
+    means, real_means = ({a: _mean(runs) for a, runs in both.items()} for both in (predicted, real))
     values: dict[str, Any] = {"replicates": len(predicted[arm]["replicate"])}
-    values |= _errors(own, target, arm, arm)
-    if (mean := own[arm]) is not None:
+    values |= _errors(means, real_means, arm, arm)
+    if (mean := means[arm]) is not None:
         values["predicted"] = _final(mean)
     gain = _gain(real, arm)
     if "gain_predicted" in values and gain is not None and not gain.within_noise:
@@ -218,14 +220,14 @@ def _compared(real: Mapping[str, Cell], predicted: Mapping[str, Cell], arm: str)
 
 def _references(runs: Mapping[str, Cell], arms: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     rng = np.random.default_rng(0)
-    replicates = sorted({int(r) for own in runs.values() for r in own["replicate"]})
+    replicates = sorted({int(r) for cell in runs.values() for r in cell["replicate"]})
     splits = []
     for _ in range(_SPLITS if len(replicates) > 1 else 0):
         halves = np.array_split(rng.permutation(replicates), 2)
         splits.append([{a: _mean(r, half.tolist()) for a, r in runs.items()} for half in halves])
     for arm in arms:
         for name, source in ((OTHER_HALF, arm), (COPY, BASELINE)):
-            table = pd.DataFrame([_errors(own, other, source, arm) for own, other in splits])
+            table = pd.DataFrame([_errors(half, other, source, arm) for half, other in splits])
             if means := {str(column): finite_mean(table, str(column)) for column in table}:
                 means.pop("gain_predicted", None)
                 yield arm, {"prediction": name, **means}
@@ -234,18 +236,18 @@ def _references(runs: Mapping[str, Cell], arms: list[str]) -> Iterator[tuple[str
 def _errors(
     predicted: Mapping[str, Cell | None], real: Mapping[str, Cell | None], source: str, arm: str
 ) -> dict[str, float]:
-    own, other = predicted.get(source), real.get(arm)
-    if own is None or other is None:
+    mean, real_mean = predicted.get(source), real.get(arm)
+    if mean is None or real_mean is None:
         return {}
-    both = pd.DataFrame({"own": own["accuracy"], "other": other["accuracy"]})
-    squares = [float(np.nanmean((own[name] - other[name]) ** 2)) for name in _CURVES]
-    errors = [abs(_final(own) - _final(other)), *map(math.sqrt, squares)]
-    errors.append(float(np.abs(own["fates"] - other["fates"]).mean()))
+    both = pd.DataFrame({"predicted": mean["accuracy"], "real": real_mean["accuracy"]})
+    squares = [float(np.nanmean((mean[name] - real_mean[name]) ** 2)) for name in _CURVES]
+    errors = [abs(_final(mean) - _final(real_mean)), *map(math.sqrt, squares)]
+    errors.append(float(np.abs(mean["fates"] - real_mean["fates"]).mean()))
     values = dict(zip(ERRORS, errors, strict=True)) | {"r": float(both.corr().to_numpy()[0, 1])}
     base, real_base = predicted.get(BASELINE), real.get(BASELINE)
     if arm != BASELINE and base is not None and real_base is not None:
-        values["gain_predicted"] = _final(own) - _final(base)
-        values["gain"] = abs(values["gain_predicted"] - (_final(other) - _final(real_base)))
+        values["gain_predicted"] = _final(mean) - _final(base)
+        values["gain"] = abs(values["gain_predicted"] - (_final(real_mean) - _final(real_base)))
     return values
 
 
@@ -264,14 +266,14 @@ def cell_table(table: pd.DataFrame) -> TextTable:
     head += ["r", "arm - TTRL", "sim."]
     rows = []
     for (lr, arm), part in groups(table, ["lr", "arm"]):
-        by_name = {str(row["prediction"]): row for row in part.to_dict("records")}
-        own = next(r for n, r in by_name.items() if n not in (OTHER_HALF, COPY))
+        by_name = {str(r["prediction"]): r for r in part.to_dict("records")}
+        row = next(r for n, r in by_name.items() if n not in (OTHER_HALF, COPY))
         floor = by_name.get(OTHER_HALF, {}).get("final", math.nan)
-        errors = [*(mean_sd(own[name]) for name in ERRORS), mean_sd(own["r"], digits=2)]
-        cells = [f"{lr:g}", title(str(arm)), mean_sd(own["real"]), mean_sd(own["predicted"])]
-        gain = with_interval(own["gain_real"], own["gain_low"], own["gain_high"])
+        errors = [*(mean_sd(row[name]) for name in ERRORS), mean_sd(row["r"], digits=2)]
+        cells = [f"{lr:g}", title(str(arm)), mean_sd(row["real"]), mean_sd(row["predicted"])]
+        gain = with_interval(row["gain_real"], row["gain_low"], row["gain_high"])
         cells += [errors[0], mean_sd(floor), *errors[1:], gain]
-        rows.append([*cells, mean_sd(own["gain_predicted"], signed=True)])
+        rows.append([*cells, mean_sd(row["gain_predicted"], signed=True)])
     return TextTable(head, rows)
 
 
@@ -293,13 +295,13 @@ def ranking_table(table: pd.DataFrame) -> TextTable:
     1 is the same order, -1 the opposite one; a dash is where all arms end alike.
     """
     both = np.isfinite(floats(table, "real") + floats(table, "predicted"))
-    keys, taus_of = ["task", "lr", "prediction"], []
+    keys, taus = ["task", "lr", "prediction"], []
     for key, part in groups(select(table, both), keys):
-        taus_of.append((*key, kendall_tau(floats(part, "predicted"), floats(part, "real"))))
-    found = pd.DataFrame(taus_of, columns=[*keys, "tau"])
-    lrs = sorted(unique(found, "lr"))
+        taus.append((*key, kendall_tau(floats(part, "predicted"), floats(part, "real"))))
+    tau_table = pd.DataFrame(taus, columns=[*keys, "tau"])
+    lrs = sorted(unique(tau_table, "lr"))
     rows = []
-    for (name,), part in groups(found, ["prediction"]):
-        taus = [finite_mean(where(part, lr=lr), "tau") for lr in lrs]
-        rows.append([str(name), *(mean_sd(tau, digits=2) or "-" for tau in taus)])
+    for (name,), part in groups(tau_table, ["prediction"]):
+        means = [finite_mean(where(part, lr=lr), "tau") for lr in lrs]
+        rows.append([str(name), *(mean_sd(mean, digits=2) or "-" for mean in means)])
     return TextTable(["Kendall's tau over the arms", *(f"{lr:g}" for lr in lrs)], rows)

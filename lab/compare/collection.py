@@ -131,9 +131,8 @@ def read_grid(folder: Path, run: Manifest) -> Grid | None:
     done = where(select(rows, known), status="done")
     done = done.drop_duplicates(["policy", "step", "arm", "replicate"], ignore_index=True)
     policy = str(run.config.get("policy"))
-    null = where(done, policy=NULL)
-    own = null.head(0) if policy == NULL else null
-    return Grid(where(done, policy=policy), own, len(failed), path.parent.resolve())
+    null = where(done.head(0) if policy == NULL else done, policy=NULL)
+    return Grid(where(done, policy=policy), null, len(failed), path.parent.resolve())
 
 
 @dataclass(slots=True)
@@ -209,9 +208,9 @@ def collect(folders: Folders) -> Collection:
     folders = check_folders(folders)
     # Reading and decoding leave the interpreter free for another folder.
     with ThreadPoolExecutor(_READERS) as pool:
-        found = list(pool.map(_read_run, find_runs(folders)))
-    traces = [item for item in found if isinstance(item, Trace)]
-    skipped = [item for item in found if isinstance(item, Skipped)]
+        runs = list(pool.map(_read_run, find_runs(folders)))
+    traces = [run for run in runs if isinstance(run, Trace)]
+    skipped = [run for run in runs if isinstance(run, Skipped)]
     comparisons, repeated = gather(traces)
     skipped += [*repeated, *_add_grids(comparisons, folders)]
     if not comparisons and not find_sweeps(folders):
@@ -256,16 +255,16 @@ def _is_swept(path: Path) -> bool:
 
 
 def _find(folders: Folders, wanted: Callable[[Path, list[str], list[str]], bool]) -> list[Path]:
-    found: dict[Path, Path] = {}
+    places: dict[Path, Path] = {}
     for top in map(Path, check_folders(folders)):
         for name, inner, files in os.walk(top):
             place = Path(name)
             if wanted(place, inner, files):
-                found.setdefault(place.resolve(), place)
+                places.setdefault(place.resolve(), place)
                 inner.clear()
             # Others hold unfinished work: the search of matched effort, what a removal left.
             inner[:] = [n for n in inner if not (n.startswith(".") or n.endswith(REMOVED))]
-    return [found[real] for real in sorted(found)]
+    return [places[real] for real in sorted(places)]
 
 
 def gather(traces: Sequence[Trace]) -> tuple[list[Comparison], list[Skipped]]:
@@ -281,7 +280,7 @@ def gather(traces: Sequence[Trace]) -> tuple[list[Comparison], list[Skipped]]:
     comparisons = []
     together = families([trace.run for trace in traces])
     # The simulator first: it is the cheaper half of every comparison.
-    together.sort(key=lambda own: (list(WORLDS).index(own.run.world), *own.key))
+    together.sort(key=lambda family: (list(WORLDS).index(family.run.world), *family.key))
     for number, family in enumerate(together):
         runs = [traces[member] for member in family.members]
         # One name at all step sizes, at which an arm is compared with itself.
@@ -290,7 +289,7 @@ def gather(traces: Sequence[Trace]) -> tuple[list[Comparison], list[Skipped]]:
         for step in steps:
             of_step = f"step size {step or 0:g}" if len(steps) > 1 else ""
             parts = (family.run.task, distinction(family, together), of_step)
-            group = [own for own in named if step_size(own[1].run) == step]
+            group = [(arm, trace) for arm, trace in named if step_size(trace.run) == step]
             comparison = _compare(", ".join(filter(None, parts)), group, skipped)
             comparisons.append(replace(comparison, step_size=step, family=number))
     return comparisons, skipped
@@ -300,19 +299,19 @@ def _compare(task: str, group: list[tuple[str, Trace]], skipped: list[Skipped]) 
     by_arm: dict[str, dict[PairKey, Trace]] = {}
     kept: dict[str, list[Trace]] = {}
     for arm, trace in group:
-        own = by_arm.setdefault(arm, {})
+        by_key = by_arm.setdefault(arm, {})
         keys = pair_keys(trace).values()
-        if known := [key for key in keys if key in own]:
-            folder, first = trace.folder or Path(trace.run.arm), own[known[0]].folder
+        if known := [key for key in keys if key in by_key]:
+            folder, first = trace.folder or Path(trace.run.arm), by_key[known[0]].folder
             reason = (
                 f"{folder}: repeats seed {known[0][0]} of arm {trace.run.arm}, already read from "
                 f"{first}; give one of them"
             )
             skipped.append(Skipped(folder, reason))
             continue
-        own.update(dict.fromkeys(keys, trace))
+        by_key.update(dict.fromkeys(keys, trace))
         kept.setdefault(arm, []).append(trace)
-    pairs = sorted({key for own in by_arm.values() for key in own})
+    pairs = sorted({key for by_key in by_arm.values() for key in by_key})
     arms = arm_order(kept)
     traces = {arm: together(kept[arm], pairs) for arm in arms}
     every = [trace.run for arm in arms for trace in kept[arm]]

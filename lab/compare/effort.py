@@ -104,11 +104,11 @@ def beyond_effort(rows: pd.DataFrame, metric: str) -> Floats:
     expected = np.full(len(rows), np.nan)
     is_baseline = np.array(rows["arm"] == BASELINE) & np.isfinite(values) & (norms > 0)
     for number in unique(select(rows, is_baseline), "replicate"):
-        own = np.array(rows["replicate"] == number)
-        curve = np.flatnonzero(own & is_baseline)
+        in_replicate = np.array(rows["replicate"] == number)
+        curve = np.flatnonzero(in_replicate & is_baseline)
         curve = curve[np.argsort(norms[curve], kind="stable")]
         x, y = logs[curve], values[curve]
-        expected[own] = np.interp(logs[own], x, y, left=np.nan, right=np.nan)
+        expected[in_replicate] = np.interp(logs[in_replicate], x, y, left=np.nan, right=np.nan)
     return values - expected
 
 

@@ -96,8 +96,8 @@ def shared_settings(run: Manifest) -> dict[str, Any]:
     The start weights of a real run, and its problems as the model sees them, are known by their
     recorded digests.
     """
-    own = having(run.roles, *NOT_COMPARED) if run.roles else _EARLIER.split()
-    settings = flattened({n: value for n, value in run.config.items() if n not in own})
+    free = having(run.roles, *NOT_COMPARED) if run.roles else _EARLIER.split()
+    settings = flattened({n: value for n, value in run.config.items() if n not in free})
     sources = run.extra.get("sources")
     if isinstance(sources, Mapping):
         if isinstance(model := sources.get("model"), Mapping):
@@ -121,19 +121,19 @@ def distinction(family: Family, others: Sequence[Family]) -> str:
     parts = []
     if len({(other.run.n_problems, other.run.n_votes) for other in same}) > 1:
         parts.append(f"{run.n_problems} problems, {run.n_votes} votes")
-    own = family.settings
-    noted = {n: {repr(o.settings[n]): o.settings[n] for o in same if n in o.settings} for n in own}
+    settings, of_same = family.settings, [other.settings for other in same]
+    noted = {n: {repr(s[n]): s[n] for s in of_same if n in s} for n in settings}
     differing = sorted(name for name, values in noted.items() if len(values) > 1)
     shown = [name for name in differing if _RECORDED.get(name) not in differing]
     named = shown[:_MOST_NAMED]
-    for other in same:
-        apart = [n for n in differing if n not in other.settings or other.settings[n] != own[n]]
+    for other in of_same:
+        apart = [n for n in differing if n not in other or other[n] != settings[n]]
         if not {*apart} & {*named}:
             named += apart[:1]  # else both would have one title
     for name in named:
         short = [_short(value) for value in noted[name].values()]
-        is_clear = short.count(_short(own[name])) == 1
-        parts.append(f"{name} {_short(own[name]) if is_clear else own[name]}")
+        is_clear = short.count(_short(settings[name])) == 1
+        parts.append(f"{name} {_short(settings[name]) if is_clear else settings[name]}")
     if left := len({*shown} - {*named}):
         parts.append(f"and {left} more settings")
     return ", ".join(parts)
@@ -161,12 +161,12 @@ def arm_names(runs: Sequence[Manifest]) -> list[str]:
         prefix = "" if rule == BASELINE else f"{rule}+"
         is_variant = run.arm == f"{prefix}{CUSTOM}" and f"{prefix}{GUARD}" in guarded
         bases.append(f"{prefix}{GUARD}" if is_variant and _noted(run, "guard") else run.arm)
-    for base, (own, defaults) in zip(bases, noted, strict=True):
+    for base, (settings, defaults) in zip(bases, noted, strict=True):
         of_arm = [noted[place][0] for place, other in enumerate(bases) if other == base]
         shared = [key for key in of_arm[0] if all(key in other for other in of_arm)]
-        differing = [key for key in shared if any(o[key] != own[key] for o in of_arm)]
-        is_usual = all(key in defaults and own[key] == defaults[key] for key in differing)
-        shown = ", ".join(f"{key}={own[key]}" for key in differing)
+        differing = [key for key in shared if any(o[key] != settings[key] for o in of_arm)]
+        is_usual = all(key in defaults and settings[key] == defaults[key] for key in differing)
+        shown = ", ".join(f"{key}={settings[key]}" for key in differing)
         names.append(base if is_usual else f"{base} ({shown})")
     return names
 
@@ -187,5 +187,5 @@ def _settings(run: Manifest) -> tuple[dict[str, Any], dict[str, Any]]:
         others["rules"] = " ".join(re.findall(r"#(\w+)", str(run.config.get("rules"))))
     usual = {} if rule is None else {field.name: field.default for field in fields(rule)}
     options = {**usual, **_noted(run, "rule_options")}
-    own = {**short_names(_noted(run, "guard")), **options, **others}
-    return own, {**USUAL, **usual, **_USUAL, **_FOUND}
+    settings = {**short_names(_noted(run, "guard")), **options, **others}
+    return settings, {**USUAL, **usual, **_USUAL, **_FOUND}

@@ -194,10 +194,10 @@ def main_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
     """
     rows = []
     for comparison in comparisons:
-        setting, found = _setting(comparison), metrics(comparison)
+        setting, table = _setting(comparison), metrics(comparison)
         # All arms of a seed start from one model, so their mean is the seed's start.
-        ours = {BASE: found.groupby("replicate")["pass_start"].mean().to_numpy(np.float64)}
-        ours |= {arm: floats(metrics_of(found, arm), "pass_final") for arm in comparison.arms}
+        ours = {BASE: table.groupby("replicate")["pass_start"].mean().to_numpy(np.float64)}
+        ours |= {arm: floats(metrics_of(table, arm), "pass_final") for arm in comparison.arms}
         printed = [m for model, data, m in PASS_AT_1 if (model, data) == setting]
         for method in dict.fromkeys([*ours, *printed]):
             value = PASS_AT_1.get((setting.model, setting.data, method))
@@ -215,11 +215,11 @@ def fate_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
     """
     rows = []
     for comparison in comparisons:
-        setting, found = _setting(comparison), metrics(comparison)
-        if not np.isfinite(floats(found, TOTAL)).any():
+        setting, table = _setting(comparison), metrics(comparison)
+        if not np.isfinite(floats(table, TOTAL)).any():
             continue
         for method, fate in itertools.product(comparison.arms, (*CELLS, TOTAL)):
-            ours = floats(metrics_of(found, method), fate)
+            ours = floats(metrics_of(table, method), fate)
             value = published_fate(setting, method, fate)
             note = note_on_fate(setting, method, fate)
             rows.append(_row(comparison, method, ours, value, note) | {"fate": fate})

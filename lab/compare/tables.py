@@ -135,9 +135,9 @@ def _guard(comparison: Comparison, table: pd.DataFrame) -> tuple[tuple[Quantity,
     both, note = guard.index.intersection(matched.index), ""
     try:
         if len(both):
-            steps = [comparison.traces[arm].steps for arm in (MATCHED, GUARD)]
-            moved = [effort.mean_update(own[own["replicate"].isin(both)]) for own in steps]
-            ratio = effort.achieved_ratio(*moved)
+            of_arms = [comparison.traces[arm].steps for arm in (MATCHED, GUARD)]
+            means = [effort.mean_update(s[s["replicate"].isin(both)]) for s in of_arms]
+            ratio = effort.achieved_ratio(matched=means[0], guard=means[1])
             note = f"the matched run moved {ratio:.2f} times as far as the guard's"
     except UserError as error:
         note = str(error)
@@ -200,10 +200,10 @@ def over_steps(comparisons: Sequence[Comparison]) -> pd.DataFrame:
         table, step = metrics(comparison), comparison.step_size
         for arm, trace in comparison.traces.items():
             window = run_windows(dynamics(trace.visits, trace.evals)).drop(columns="peak")
-            own = metrics_of(table, arm).join(window)
-            pairs = pd.DataFrame(comparison.pairs, columns=["seed", "place"]).loc[own.index]
+            values = metrics_of(table, arm).join(window)
+            pairs = pd.DataFrame(comparison.pairs, columns=["seed", "place"]).loc[values.index]
             keys = {"arm": arm, "step": np.nan if step is None else step, **pairs}
-            parts.append(pd.DataFrame(keys).join(own).reset_index(drop=True))
+            parts.append(pd.DataFrame(keys).join(values).reset_index(drop=True))
     rows = pd.concat(parts, ignore_index=True)
     return rows.assign(replicate=rows.groupby(["seed", "place"]).ngroup())
 
@@ -211,7 +211,7 @@ def over_steps(comparisons: Sequence[Comparison]) -> pd.DataFrame:
 def difference(rows: pd.DataFrame, first: str, second: str, metric: str) -> Estimate:
     """The mean of first - second of one metric, over the seeds that both arms have one row of."""
     of_arm = [where(rows, arm=arm).set_index("replicate") for arm in (first, second)]
-    return paired(*(pd.Series(own[metric], dtype=float) for own in of_arm))
+    return paired(*(pd.Series(table[metric], dtype=float) for table in of_arm))
 
 
 def gap(rows: pd.DataFrame, arm: str, base: str, metric: str, *, starred: bool = False) -> str:
@@ -226,9 +226,9 @@ def rule_rows(comparisons: Sequence[Comparison]) -> pd.DataFrame:
 
     They are % of problems whose label is right at the last visit, and the median of a step.
     """
-    traces = [trace for own in comparisons for trace in own.traces.values()]
-    own = pd.concat([facts(trace) for trace in traces], ignore_index=True)
-    return pd.concat([over_steps(comparisons), own], axis=1)
+    traces = [trace for comparison in comparisons for trace in comparison.traces.values()]
+    columns = pd.concat([facts(trace) for trace in traces], ignore_index=True)
+    return pd.concat([over_steps(comparisons), columns], axis=1)
 
 
 def rule_table(rows: pd.DataFrame) -> pd.DataFrame:
@@ -246,8 +246,8 @@ def rule_table(rows: pd.DataFrame) -> pd.DataFrame:
         labels right at the end), TotalDeg and Learned (% of problems); update (mean update norm by
         that of the baseline at its own best), seconds (a step's, by the baseline's at that size).
     """
-    own = where(rows, arm=BASELINE)
-    of_step = {s: finite_mean(where(own, step=s), "seconds") for s in unique(own, "step")}
+    base = where(rows, arm=BASELINE)
+    of_step = {s: finite_mean(where(base, step=s), "seconds") for s in unique(base, "step")}
     below = np.array([of_step.get(step, np.nan) for step in floats(rows, "step")])
     rows = rows.assign(
         gain=floats(rows, METRIC) - floats(rows, "pass_start"),
@@ -256,7 +256,7 @@ def rule_table(rows: pd.DataFrame) -> pd.DataFrame:
     )
     rows = with_vote(rows, ["replicate"])  # it is the same at every step
     best = effort.own_best(rows, ["step"])
-    scores = {arm: floats(own, METRIC).mean() for (arm,), own in groups(best, ["arm"])}
+    scores = {arm: floats(part, METRIC).mean() for (arm,), part in groups(best, ["arm"])}
     ranked = sorted(scores, key=lambda arm: -scores[arm])
     return pd.DataFrame([_line(rows, best, arm) for arm in ranked])
 
@@ -275,20 +275,20 @@ def flat(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _line(rows: pd.DataFrame, best: pd.DataFrame, arm: str) -> dict[str, object]:
-    own = where(best, arm=arm)
+    chosen = where(best, arm=arm)
     grid = unique(where(rows, arm=arm), "step")
-    steps = sorted(unique(own, "step"))
+    steps = sorted(unique(chosen, "step"))
     bases = {"against": BASELINE, "vote": VOTE}
     gaps = {name: difference(best, arm, base, METRIC) for name, base in bases.items()}
     moved = finite_mean(where(best, arm=BASELINE), "update_norm")
     return {
         "arm": arm,
-        "n": len(own),
+        "n": len(chosen),
         "steps": ", ".join(f"{step:g}" for step in steps if trains(arm)),
-        "edge": ", ".join(side for *_, side in effort.edges(own, grid) if trains(arm)),
-        **{name: gaps.get(name) or estimate(floats(own, name)) for name in SHOWN},
-        "update": finite_mean(own, "update_norm") / moved if moved else np.nan,
-        "seconds": finite_mean(own, "seconds"),
+        "edge": ", ".join(side for *_, side in effort.edges(chosen, grid) if trains(arm)),
+        **{name: gaps.get(name) or estimate(floats(chosen, name)) for name in SHOWN},
+        "update": finite_mean(chosen, "update_norm") / moved if moved else np.nan,
+        "seconds": finite_mean(chosen, "seconds"),
     }
 
 
