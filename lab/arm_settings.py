@@ -37,27 +37,26 @@ def with_arm(settings: Settings, arm: Arm) -> Settings:
     )
 
 
-def arm_of(settings: Any, asked: str | None = None) -> Arm:
+def arm_of(settings: Any, name: str | None = None) -> Arm:
     """The arm that settings of a run are: a named one, `custom` or `RULE+custom`.
 
     It is custom where the guard is none of the named ones or the step size of an arm that is not
     plain TTRL has a factor.
 
     Args:
-        asked: name of the arm that was asked for; it is kept where the settings are still its own.
+        name: of the arm that was asked for; it is kept where the settings are still its own.
     """
     rule, factor = settings.rule, settings.step_factor
-    own = (rule, settings.guard, settings.labels)
     # The most usual first.
     names = [*NAMED_ARMS] if rule == BASELINE else [rule, *(f"{rule}+{n}" for n in WITH_RULES)]
-    for name in names if asked is None else [asked, *names]:
-        if factor != 1 and not matched_target(name):
+    for known_name in names if name is None else [name, *names]:
+        if factor != 1 and not matched_target(known_name):
             continue
         try:
-            known = arm(name, factor)
+            known = arm(known_name, factor)
         except UserError:  # the rule has no such arm
             continue
-        if (known.rule, known.guard, known.labels) != own:
+        if (known.rule, known.guard, known.labels) != (rule, settings.guard, settings.labels):
             continue
         expected = {"treatment": OWN, **known.settings}
         if settings.treatment not in (OWN, PERMUTED):
@@ -105,23 +104,23 @@ class Treatments:
         # Each replicate gets the decisions of the next one, the last those of the first.
         following = [(stored.index(number) + 1) % len(stored) for number in replicates]
         columns = floats(visits, "weight"), floats(visits, "beta"), flags(visits, "skipped")
-        found = (c[order].reshape(len(stored), *shape)[following] for c in columns)
-        self._stored_RVN = Treatment(*found)
+        decisions = (c[order].reshape(len(stored), *shape)[following] for c in columns)
+        self._stored_RVN = Treatment(*decisions)
 
     def __call__(
-        self, own: Treatment, problems: NDArray[Any], visit: Any, draws: NDArray[Any] | None
+        self, decided: Treatment, problems: NDArray[Any], visit: Any, draws: NDArray[Any] | None
     ) -> Treatment:
         """Return the treatment of a batch in place of its own.
 
         Args:
-            own: (P,) or (R, P), as the guard decided.
+            decided: (P,) or (R, P), by the guard.
             visit: number of the visit, from 1, of all problems or of each.
             draws: uniform numbers of the problems; only needed to permute.
         """
         if self._stored_RVN is None:
             if not self._permutes:
-                return own
+                return decided
             assert draws is not None  # who permutes gives them
-            return own.permuted(problems, draws)
+            return decided.permuted(problems, draws)
         row = np.arange(len(problems))[:, None] if problems.ndim == 2 else 0
         return Treatment(*(stored[row, visit - 1, problems] for stored in self._stored_RVN))

@@ -56,7 +56,7 @@ def make(prog: str, command: type, argv: Sequence[str]) -> Any:
         for word, after in zip(argv, [*argv[1:], ""], strict=False)
     ]
     try:
-        found, others = parser.parse_known_intermixed_args(words)
+        options, others = parser.parse_known_intermixed_args(words)
     except ArgumentError as error:
         raise UserError(f"{error.argument_name} {error.message}; see {prog} --help") from None
     for word in others:
@@ -65,9 +65,9 @@ def make(prog: str, command: type, argv: Sequence[str]) -> Any:
         wrong = f"option {flag}{near}" if flag.startswith("-") else f"word {word}"
         raise UserError(f"unknown {wrong}; see {prog} --help")
     for action in actions:
-        if getattr(found, action.dest, None) is MISSING:
+        if getattr(options, action.dest, None) is MISSING:
             raise UserError(f"missing: {_shown(action)}; see {prog} --help")
-    values = {n: tuple(v) if isinstance(v, list) else v for n, v in vars(found).items()}
+    values = {n: tuple(v) if isinstance(v, list) else v for n, v in vars(options).items()}
     defaults = getattr(command, "defaults", lambda _: {})
     base = {field.name: default_of(field) for field in fields(command)}
     base |= defaults({name.removeprefix(_FLAT): value for name, value in values.items()})
@@ -78,9 +78,9 @@ def make(prog: str, command: type, argv: Sequence[str]) -> Any:
 def _changed(record: Any, values: Mapping[str, Any]) -> Any:
     """A record with values by their names below it, such as `guard.W`."""
     made = {name: value for name, value in values.items() if "." not in name}
-    for own in dict.fromkeys(name.partition(".")[0] for name in values if "." in name):
-        inner = {n.partition(".")[2]: v for n, v in values.items() if n.startswith(f"{own}.")}
-        made[own] = _changed(getattr(record, own), inner)
+    for part in dict.fromkeys(name.partition(".")[0] for name in values if "." in name):
+        inner = {n.partition(".")[2]: v for n, v in values.items() if n.startswith(f"{part}.")}
+        made[part] = _changed(getattr(record, part), inner)
     return record.set(**made) if isinstance(record, GuardConfig) else replace(record, **made)
 
 

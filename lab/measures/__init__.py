@@ -136,7 +136,7 @@ def _scores(trace: Trace) -> pd.DataFrame:
     # Not `last`, which passes over NaN: a killed run's last majority vote is that of its start.
     final = every.tail(1).set_index("replicate")
     held_out = every["held_out_pass_at_1"].last()
-    found = {
+    scores = {
         "pass_start": start["pass_at_1"].last(),
         "pass_final": every["pass_at_1"].last(),
         "pass_best": every["pass_at_1"].max(),
@@ -145,7 +145,7 @@ def _scores(trace: Trace) -> pd.DataFrame:
         "held_out_final": held_out,
         "held_out_gain": held_out - start["held_out_maj_accuracy"].last(),
     }
-    return 100.0 * pd.DataFrame(found)
+    return 100.0 * pd.DataFrame(scores)
 
 
 def update_by_replicate(steps: pd.DataFrame) -> pd.Series:

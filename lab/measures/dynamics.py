@@ -90,8 +90,9 @@ def dynamics(
     visited = np.bincount(row, minlength=len(keys))
     is_cut = (epoch == last) & (epoch > 1) & (visited < np.roll(visited, 1))
     means["flip_rate"][is_cut] = np.nan
-    own = {"replicate": replicate, "epoch": epoch, "progress": epoch / np.maximum(last, 1)}
-    table = pd.DataFrame({**own, **means, **dict.fromkeys(SCORES, np.nan)})
+    means |= dict.fromkeys(SCORES, np.nan)
+    progress = epoch / np.maximum(last, 1)
+    table = pd.DataFrame({"replicate": replicate, "epoch": epoch, "progress": progress, **means})
     if evals is not None:
         ordered = evals.take(np.argsort(ints(evals, "step"), kind="stable"))
         # `last` passes over NaN: not every score is measured at every evaluation.
@@ -130,9 +131,9 @@ def run_windows(dynamics: pd.DataFrame) -> pd.DataFrame:
     """
     require(dynamics, ("replicate", "epoch", "flip_rate", "pass_at_1"), "extinction window")
     ordered = dynamics.take(np.argsort(ints(dynamics, "epoch"), kind="stable"))
-    found = [(replicate, *_window(run)) for replicate, run in ordered.groupby("replicate")]
+    windows = [(replicate, *_window(run)) for replicate, run in ordered.groupby("replicate")]
     columns = ["replicate", "fr_peak", "peak", "collapse", "drop", "lead"]
-    return pd.DataFrame(found, columns=columns).set_index("replicate")
+    return pd.DataFrame(windows, columns=columns).set_index("replicate")
 
 
 def _window(run: pd.DataFrame) -> tuple[float, ...]:
@@ -178,8 +179,8 @@ def window_share(dynamics: pd.DataFrame, windows: pd.DataFrame) -> pd.DataFrame:
             f"extinction window: no window of replicate {lacking[0]}; give both tables of one run"
         )
     rows = dynamics[dynamics["epoch"] > 0]
-    own, epoch = windows.loc[rows["replicate"]], floats(rows, "epoch")
-    peak, collapse = floats(own, "peak"), floats(own, "collapse")
+    of_row, epoch = windows.loc[rows["replicate"]], floats(rows, "epoch")
+    peak, collapse = floats(of_row, "peak"), floats(of_row, "collapse")
     # Any comparison with NaN is false: no peak is no window, no collapse is an open end.
     is_open = (epoch >= peak) & ~(epoch >= collapse)
     grouped = rows.assign(share=is_open.astype(np.float64)).groupby("epoch", as_index=False)
@@ -195,11 +196,11 @@ def window_width(visits: pd.DataFrame, fates: pd.DataFrame) -> pd.DataFrame:
     needed = ("replicate", "problem", "visit", "label_accuracy", "correct_competitive")
     require(visits, needed, "extinction window")
     known = np.isfinite(floats(visits, "label_accuracy"))
-    found = histories(visits, known & of_fate(visits, fates, PAPER_FATES))
-    own = visits.take(found.order).assign(history=found.number)
-    own["window"] = np.where(own["correct_competitive"], found.visit + 1, 0)
-    own["window"] /= found.length[found.number]
-    last = own.groupby(["replicate", "history"])["window"].max()
+    past = histories(visits, known & of_fate(visits, fates, PAPER_FATES))
+    rows = visits.take(past.order).assign(history=past.number)
+    rows["window"] = np.where(rows["correct_competitive"], past.visit + 1, 0)
+    rows["window"] /= past.length[past.number]
+    last = rows.groupby(["replicate", "history"])["window"].max()
     return last.groupby("replicate").mean().reset_index()
 
 
@@ -226,13 +227,13 @@ def step_seconds(steps: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
         raise UserError(f"overhead: {BASELINE} has no seconds_step; only real runs are timed")
     measured = {arm: _seconds(steps[arm], arm) for arm in timed}
     base = measured[BASELINE][STEP]
-    found = []
+    parts = []
     for arm, table in measured.items():
         long = table.reset_index().melt("replicate", var_name="phase", value_name="seconds")
         whole = base.reindex(long["replicate"]).to_numpy(np.float64)
-        found.append(long.assign(arm=arm, relative=100 * floats(long, "seconds") / whole))
+        parts.append(long.assign(arm=arm, relative=100 * floats(long, "seconds") / whole))
     columns = ["arm", "replicate", "phase", "seconds", "relative"]
-    return pd.concat(found, ignore_index=True).reindex(columns=columns)
+    return pd.concat(parts, ignore_index=True).reindex(columns=columns)
 
 
 def _seconds(steps: pd.DataFrame, arm: str) -> pd.DataFrame:

@@ -76,26 +76,26 @@ def fates(visits: pd.DataFrame, *, partial: bool = False) -> pd.DataFrame:
     require(visits, ("replicate", "problem", "visit", "label_accuracy"), "fates")
     accuracy = floats(visits, "label_accuracy")
     known = np.isfinite(accuracy)
-    found = histories(visits, known)
-    first_rows = found.order[found.start]
+    past = histories(visits, known)
+    first_rows = past.order[past.start]
     if partial:
         replicate = ints(visits, "replicate")[first_rows]
-        kept = ~np.isin(replicate, replicate[found.length < MIN_VISITS])
-        found = Histories(found.order, found.start[kept], found.length[kept])
+        kept = ~np.isin(replicate, replicate[past.length < MIN_VISITS])
+        past = Histories(past.order, past.start[kept], past.length[kept])
         first_rows = first_rows[kept]
     elif not known.any():
         raise UserError("fates: no label accuracy is known; they need the true answers")
     elif not len(first_rows):
         raise UserError(f"fates: no visit of training, {MIN_VISITS} are needed; train longer")
-    elif (fewest := found.length.min()) < MIN_VISITS:
-        row = visits.iloc[first_rows[found.length.argmin()]]
+    elif (fewest := past.length.min()) < MIN_VISITS:
+        row = visits.iloc[first_rows[past.length.argmin()]]
         raise UserError(
             f"fates: replicate {row['replicate']:.0f}, problem {row['problem']:.0f} has "
             f"{fewest} visits, at least {MIN_VISITS} are needed; train longer"
         )
-    accuracy = accuracy[found.order]
-    ila = accuracy[found.start[:, None] + np.arange(FIRST)].mean(axis=1)
-    end = found.start + found.length
+    accuracy = accuracy[past.order]
+    ila = accuracy[past.start[:, None] + np.arange(FIRST)].mean(axis=1)
+    end = past.start + past.length
     fla = accuracy[end[:, None] - 1 - np.arange(LAST)].mean(axis=1)
     codes: Any = classify(ila, fla)
     fate = pd.Categorical.from_codes(codes, pd.Index(FATES), ordered=True)
@@ -146,11 +146,11 @@ def of_fate(visits: pd.DataFrame, fates: pd.DataFrame, wanted: Collection[str]) 
     """(rows of visits,) true where the problem has a fate of `FATES` that is wanted."""
     chosen = fates["fate"].isin(list(wanted)).to_numpy()
     width = 1 + max(ints(visits, "problem").max(initial=0), ints(fates, "problem").max(initial=0))
-    own, known = _history_id(visits, width), _history_id(fates, width)[chosen]
+    ids, wanted_ids = _history_id(visits, width), _history_id(fates, width)[chosen]
     # A table to look up in: much faster than a search among sorted numbers.
-    there = np.zeros(1 + max(own.max(initial=0), known.max(initial=0)), bool)
-    there[known] = True
-    return there[own]
+    there = np.zeros(1 + max(ids.max(initial=0), wanted_ids.max(initial=0)), bool)
+    there[wanted_ids] = True
+    return there[ids]
 
 
 def histories(visits: pd.DataFrame, keep: Bools | None = None) -> Histories:

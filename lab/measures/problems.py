@@ -47,13 +47,13 @@ _TAU = 0.3
 def problem_life(visits: pd.DataFrame, replicate: int, problem: int) -> pd.DataFrame:
     """The visits of one problem in order, visit 0 first; a UserError where there are none."""
     require(visits, columns_of("visits", required=True), "problem's life")
-    own = where(visits, replicate=replicate, problem=problem)
-    if own.empty:
+    life = where(visits, replicate=replicate, problem=problem)
+    if life.empty:
         raise UserError(
             f"problem's life: replicate {replicate} has no visit of problem {problem}; choose "
             "a problem of the run"
         )
-    return own.sort_values("visit").reset_index(drop=True)
+    return life.sort_values("visit").reset_index(drop=True)
 
 
 def vote_areas(
@@ -74,8 +74,8 @@ def vote_areas(
     life = problem_life(trace.visits, replicate, problem)
     votes = where(trace.votes, replicate=replicate, problem=problem)
     names = trace.answer_texts(replicate, problem) if names is None else names
-    visit, found = ints(life, "visit"), areas(life, votes, names, top)
-    parts = [pd.DataFrame({"visit": visit, "area": a, "kind": k, "share": s}) for a, k, s in found]
+    visit, shares = ints(life, "visit"), areas(life, votes, names, top)
+    parts = [pd.DataFrame({"visit": visit, "area": a, "kind": k, "share": s}) for a, k, s in shares]
     return pd.concat(parts, ignore_index=True)
 
 
@@ -109,7 +109,7 @@ def true_answer(life: pd.DataFrame, votes: pd.DataFrame | None = None) -> int | 
     if votes is None or not np.isfinite(accuracy).all() or not (accuracy > 0).any():
         return None
     shares = _shares(life, votes).items()
-    fitting = [answer for answer, own in shares if (np.abs(own - accuracy) < ROUNDING).all()]
+    fitting = [answer for answer, share in shares if (np.abs(share - accuracy) < ROUNDING).all()]
     return fitting[0] if len(fitting) == 1 else None
 
 
@@ -154,16 +154,16 @@ def scissor(visits: pd.DataFrame, fates: pd.DataFrame) -> pd.DataFrame:
     require(visits, ("replicate", "problem", "visit", *needed), "scissor")
     require(fates, ("replicate", "problem", "fate"), "scissor")
     known = np.isfinite(floats(visits, "label_accuracy"))
-    found = histories(visits, known & of_fate(visits, fates, PAPER_FATES))
-    own = visits.take(found.order)
-    correct = flags(own, "label_correct")
+    past = histories(visits, known & of_fate(visits, fates, PAPER_FATES))
+    rows = visits.take(past.order)
+    correct = flags(rows, "label_correct")
     # Without a label nothing is wrong yet: that is no wrong label with a match rate of 0.
-    is_wrong = ~correct & (ints(own, "label") >= 0)
+    is_wrong = ~correct & (ints(rows, "label") >= 0)
     by_visit = {
-        "replicate": ints(own, "replicate"),
-        "history": found.number,
-        "third": 1 + found.visit * THIRDS // found.length[found.number],
-        "rate": np.where(is_wrong, floats(own, "match_rate"), np.nan),
+        "replicate": ints(rows, "replicate"),
+        "history": past.number,
+        "third": 1 + past.visit * THIRDS // past.length[past.number],
+        "rate": np.where(is_wrong, floats(rows, "match_rate"), np.nan),
         "wins": correct,
     }
     keys = ["replicate", "third"]
@@ -316,12 +316,12 @@ def _scores(stake: AtStake, t: int, folds: list[Bools]) -> dict[str, Floats]:
     return {"votes": risk_S, "mr": 1 - seen_SF[:, 0], "fr": seen_SF[:, 8]}
 
 
-def _risk(fitted_NF: Floats, lost_N: Bools, asked_SF: Floats) -> Floats:
+def _risk(fitted_NF: Floats, lost_N: Bools, judged_SF: Floats) -> Floats:
     """(S,) risk by a logistic regression with a small ridge; NaN where it saw one class only."""
     from scipy.optimize import minimize  # too slow for runs, of which it measures none
 
     if lost_N.all() or not lost_N.any():
-        return np.full(len(asked_SF), np.nan)
+        return np.full(len(judged_SF), np.nan)
     mean_F, sd_F = fitted_NF.mean(axis=0), fitted_NF.std(axis=0)
     # A constant column's spread is 0 up to rounding; dividing by that would make noise of it.
     scale_F = np.where(sd_F > 1e-12, sd_F, np.inf)
@@ -334,5 +334,5 @@ def _risk(fitted_NF: Floats, lost_N: Bools, asked_SF: Floats) -> Floats:
         slope = np.append(error_N.sum(), error_N @ x_NF + _RIDGE * weights[1:])
         return float(value + _RIDGE / 2 * weights[1:] @ weights[1:]), slope
 
-    found = minimize(loss, np.zeros(1 + x_NF.shape[1]), jac=True, method="L-BFGS-B").x
-    return expit(found[0] + ((asked_SF - mean_F) / scale_F) @ found[1:])
+    weights = minimize(loss, np.zeros(1 + x_NF.shape[1]), jac=True, method="L-BFGS-B").x
+    return expit(weights[0] + ((judged_SF - mean_F) / scale_F) @ weights[1:])
