@@ -251,8 +251,8 @@ def record_dtype(*more: tuple[str, type[np.generic]]) -> np.dtype[np.void]:
 
     The largest come first, so that records are aligned without gaps.
     """
-    own = {"n_unparseable", "n_minority", *DECIDED}
-    fields = [*more, *((c.name, np.dtype(c.dtype)) for c in VISITS if c.name in own)]
+    needed = {"n_unparseable", "n_minority", *DECIDED}
+    fields = [*more, *((c.name, np.dtype(c.dtype)) for c in VISITS if c.name in needed)]
     fields.sort(key=lambda field: -np.dtype(field[1]).itemsize)
     return np.dtype(fields, align=True)
 
@@ -279,14 +279,14 @@ def visit_columns(
     at_truth_P = np.take_along_axis(counts, np.maximum(truth_P, 0)[..., None], axis=-1)[..., 0]
     n_right_P = np.where(given_P, at_truth_P, 0)
     right = truth_columns(n_right_P, votes.n_votes, given_P & (label_P == truth_P))
-    unknown = {name: np.nan if own.dtype.kind == "f" else False for name, own in right.items()}
+    unknown = {name: np.nan if c.dtype.kind == "f" else False for name, c in right.items()}
     return {
         "n_votes": votes.n_votes,
         "n_unparseable": votes.n_votes - counts.sum(axis=-1),
         "n_minority": np.asarray(decision.minority).sum(axis=-1),
         **{name: getattr(decision, field) for name, field in DECIDED.items()},
         **(_BEFORE_TRAINING if before_training else {}),
-        **{name: np.where(known, own, unknown[name]) for name, own in right.items()},
+        **{name: np.where(known, column, unknown[name]) for name, column in right.items()},
     }
 
 

@@ -219,16 +219,16 @@ class RunFolder(Recorder):
 def _room(kinds: dict[str, np.dtype], rows: int) -> Arrays:
     """Columns in one block, since NumPy asks for large pages of memory for large blocks alone."""
     # The largest numbers first, so that all columns are aligned.
-    own = sorted(kinds.items(), key=lambda item: -item[1].itemsize)
-    ends = np.cumsum([rows * kind.itemsize for _, kind in own])
+    columns = sorted(kinds.items(), key=lambda item: -item[1].itemsize)
+    ends = np.cumsum([rows * kind.itemsize for _, kind in columns])
     parts = np.split(np.empty(ends[-1], np.uint8), ends[:-1])
-    return {name: part.view(kind) for part, (name, kind) in zip(parts, own, strict=True)}
+    return {name: part.view(kind) for part, (name, kind) in zip(parts, columns, strict=True)}
 
 
 def _joined(table: Table, chunks: list[Arrays]) -> Arrays:
     """Chunks of rows as one; an optional column that a chunk lacks is NaN in its rows."""
-    found = {name for chunk in chunks for name in chunk}
-    columns = [c for c in TABLES[table] if c.required or c.name in found]
+    names = {name for chunk in chunks for name in chunk}
+    columns = [c for c in TABLES[table] if c.required or c.name in names]
     made: Arrays = {}
     for c in columns:
         parts = [
@@ -282,8 +282,8 @@ class Trace:
     """One row per replicate, problem and answer: its text; empty where answers are ids alone."""
 
     def __post_init__(self) -> None:
-        own = vars(self)
-        self._waiting = {name: own.pop(name) for name in TABLES if callable(own[name])}
+        values = vars(self)
+        self._waiting = {name: values.pop(name) for name in TABLES if callable(values[name])}
 
     def __getattr__(self, name: str) -> Any:
         """Read a table, which is no attribute before it is first asked for."""
@@ -305,8 +305,8 @@ class Trace:
 
     def answer_texts(self, replicate: int, problem: int) -> dict[int, str]:
         """Answer id to text, of one problem's answers; empty where the run wrote none."""
-        own = where(self.answers, replicate=replicate, problem=problem)
-        return dict(zip(ints(own, "answer").tolist(), own["text"].astype(str), strict=True))
+        rows = where(self.answers, replicate=replicate, problem=problem)
+        return dict(zip(ints(rows, "answer").tolist(), rows["text"].astype(str), strict=True))
 
 
 def load(folder: Path | str) -> Trace:
@@ -323,11 +323,11 @@ def load(folder: Path | str) -> Trace:
     run = read_manifest(folder)
     parts = {table: parts_of(folder, table) for table in TABLES}
     extents: dict[Table, Extent] = {t: _extent(folder, t, parts[t]) for t in TABLES}
-    for table, found in extents.items():
-        noted = run.tables.get(table, found)
-        if run.status == "finished" and found != noted:
+    for table, extent in extents.items():
+        noted = run.tables.get(table, extent)
+        if run.status == "finished" and extent != noted:
             raise UserError(
-                f"{folder}: {table} has {found.rows} of {noted.rows} rows, in {found.parts} of "
+                f"{folder}: {table} has {extent.rows} of {noted.rows} rows, in {extent.parts} of "
                 f"{noted.parts} parts; copy the folder again or repeat the run"
             )
     if not extents["visits"].rows:
@@ -381,8 +381,8 @@ def _extent(folder: Path, table: Table, parts: Sequence[Path]) -> Extent:
             rows += file.metadata.num_rows
             schemas.append(file.schema_arrow)
     with _damage(folder, table):
-        found = pa.unify_schemas(schemas, promote_options="default") if parts else pa.schema([])
-        kinds = dict(zip(found.names, found.types, strict=True))
+        merged = pa.unify_schemas(schemas, promote_options="default") if parts else pa.schema([])
+        kinds = dict(zip(merged.names, merged.types, strict=True))
         if parts and (lacking := schema.missing(table, kinds)):
             raise UserError(f"{folder}: {table} lacks the columns {', '.join(lacking)}")
         for column in TABLES[table]:
@@ -406,6 +406,6 @@ def _read(folder: Path, table: Table, parts: Sequence[Path]) -> pd.DataFrame:
             if not pa.types.is_floating(column.type) and rows.column(column.name).null_count:
                 raise pa.ArrowInvalid(f"{column.name} has empty cells")
         read.clear()
-        found = rows.to_pandas(split_blocks=True, self_destruct=True)
-        schema.check_values(table, found)
-        return found
+        frame = rows.to_pandas(split_blocks=True, self_destruct=True)
+        schema.check_values(table, frame)
+        return frame
