@@ -109,14 +109,14 @@ class Control:
         """The setting of its number."""
         return "step_factor" if self.kind == MATCHED else "skip_rate"
 
-    def ratio(self, own: Effort, target: Effort) -> float:
+    def ratio(self, effort: Effort, target: Effort) -> float:
         """Mean update norm, or share of skipped visits, divided by the target's.
 
         NaN where the target skipped nothing; a UserError where it did not move.
         """
         if self.kind == MATCHED:
-            return achieved_ratio(own.update, target.update)
-        return own.skipped / target.skipped if target.skipped else math.nan
+            return achieved_ratio(effort.update, target.update)
+        return effort.skipped / target.skipped if target.skipped else math.nan
 
     def find(
         self,
@@ -157,8 +157,8 @@ def control(name: str) -> Control | None:
 
 def needs(name: str) -> tuple[str, ...]:
     """The arms whose runs an arm needs."""
-    if (found := control(name)) is not None:
-        return found.unguarded, found.target
+    if (known := control(name)) is not None:
+        return known.unguarded, known.target
     replayed = replayed_target(name)
     return () if replayed is None else (replayed,)
 
@@ -181,7 +181,7 @@ def check_arms(names: Sequence[str], there: Callable[[str], bool] = lambda _: Fa
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ControlNumber:
     """The number of a control and how well it meets the target."""
 
     control: Control
@@ -207,12 +207,12 @@ class Found:
 
 @dataclass(slots=True)
 class Done:
-    """Failed runs and found numbers of controls, beside the run folders."""
+    """Failed runs and the numbers of controls, beside the run folders."""
 
     failed: list[Outcome] = field(default_factory=list)
     """Runs that did not finish."""
-    found: list[Found] = field(default_factory=list)
-    """The numbers of its controls."""
+    numbers: list[ControlNumber] = field(default_factory=list)
+    """Of its controls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,16 +250,16 @@ class Study:
         return place if self.replicates else place / f"seed-{seed}"
 
     def job(
-        self, name: str, seed: int, found: Mapping[str, float] = {}, root: Path | None = None
+        self, name: str, seed: int, numbers: Mapping[str, float] = {}, root: Path | None = None
     ) -> Job:
         """The run of an arm and a seed, in the study's folder or that of a try.
 
         An arm that replays decisions gets those of the next seed, the last one those of the first.
 
         Args:
-            found: the number of a control by its setting.
+            numbers: that of a control by its setting.
         """
-        config = replace(self.config_of(name), seed=seed, **found)
+        config = replace(self.config_of(name), seed=seed, **numbers)
         if (target := replayed_target(name)) is not None:
             other = self.seeds[(list(self.seeds).index(seed) + 1) % len(self.seeds)]
             config = replace(config, treatment=str(self.folder_of(target, other).resolve()))
@@ -281,18 +281,18 @@ class Study:
 
     def _stored(self, name: str) -> dict[str, float]:
         """The number of a control by its setting; empty where no run has one."""
-        if (found := control(name)) is None:
+        if (known := control(name)) is None:
             return {}
         paths = [self.folder_of(name, seed) for seed in self.seeds]
         begun = next((path for path in paths if (path / FILE_NAME).is_file()), None)
-        return {} if begun is None else {found.setting: read_manifest(begun).config[found.setting]}
+        return {} if begun is None else {known.setting: read_manifest(begun).config[known.setting]}
 
     def run(self, report: Report = lambda _: None) -> Done:
         """Run what is left of the study."""
         controls = [name for name in self.arms if control(name) is not None]
         replaying = [name for name in self.arms if replayed_target(name) is not None]
         first = [name for name in self.arms if name not in (*controls, *replaying)]
-        result, before = Done(), 0
+        done, before = Done(), 0
 
         def shifted(now: float) -> None:
             report(before + now)
@@ -301,16 +301,16 @@ class Study:
             for name in names:
                 (self.folder / name).mkdir(parents=True, exist_ok=True)
             outcomes = self.run_jobs(self.jobs(names), shifted)
-            result.failed += [outcome for outcome in outcomes if outcome.error is not None]
+            done.failed += [outcome for outcome in outcomes if outcome.error is not None]
             before += len(names) * len(self.seeds)
         for name in controls:
-            found, lost = self._run_control(name, shifted)
-            result.found += [found] if found else []
-            result.failed += lost
+            number, lost = self._run_control(name, shifted)
+            done.numbers += [number] if number else []
+            done.failed += lost
             before += len(self.seeds)
-        return result
+        return done
 
-    def _run_control(self, name: str, report: Report) -> tuple[Found | None, list[Outcome]]:
+    def _run_control(self, name: str, report: Report) -> tuple[ControlNumber | None, list[Outcome]]:
         """Run a control at its number, or search that, on seeds on which both partners finished.
 
         Returns its number, None where no run finishes, and the runs that did not finish.
@@ -350,8 +350,8 @@ class Study:
                 usable = [job.config.seed for job in jobs if job.finished]
             if not usable or (failed and not first):
                 raise _RunsLostError
-            own, target = self.effort(name, usable, place), self.effort(of.target, usable)
-            tried[number] = of.ratio(own, target)
+            moved, target = self.effort(name, usable, place), self.effort(of.target, usable)
+            tried[number] = of.ratio(moved, target)
             return tried[number]
 
         with contextlib.suppress(_RunsLostError):
@@ -368,8 +368,8 @@ class Study:
         made = [self.folder_of(name, seed, root(number)) for seed in usable]
         runs = [read_manifest(folder) for folder in made]
         noted = (run.extra.get("matched_tries", 1) for run in runs)
-        found = Found(of, number, tried[number], max(len(tried), *noted))
-        facts = {"achieved_ratio": tried[number], "matched_tries": found.tries, of.setting: number}
+        best = ControlNumber(of, number, tried[number], max(len(tried), *noted))
+        facts = {"achieved_ratio": tried[number], "matched_tries": best.tries, of.setting: number}
         for seed, folder, run in zip(usable, made, runs, strict=True):
             run.extra |= facts
             write_manifest(folder, run)
@@ -379,7 +379,7 @@ class Study:
                 folder.rename(kept)
         if len(lost) == n_missing:  # else their logs stay
             remove_folder(hidden)
-        return found, lost
+        return best, lost
 
     def effort(self, name: str, seeds: Sequence[int], root: Path | None = None) -> Effort:
         """The effort of one arm, all seeds together."""
