@@ -71,7 +71,6 @@ class Bar(tqdm):
             values["postfix"],
             f"{self.format_interval(left / rate)} left" if rate and left else "",
         ]
-        name = self.desc.removesuffix(": ")
-        head = f"{self.n / self.total:4.0%} {name}".rstrip()
+        head = f"{self.n / self.total:4.0%} {self.desc.removesuffix(': ')}".rstrip()
         self.fp.write(f"{head}  {', '.join(part for part in parts if part)}\n")
         self.fp.flush()

@@ -62,14 +62,9 @@ def where(table: pd.DataFrame, **values: object) -> pd.DataFrame:
     """The rows whose columns have these values, numbered from 0; NaN equals NaN."""
     chosen = np.ones(len(table), bool)
     for name, value in values.items():
-        chosen &= equals(table, name, value)
+        column = table[name]
+        chosen &= np.asarray(column.isna() if value != value else column == value, bool)
     return select(table, chosen)
-
-
-def equals(table: pd.DataFrame, name: str, value: object) -> Bools:
-    """(rows,) bool, true where a column has this value; NaN equals NaN."""
-    column = table[name]
-    return np.asarray(column.isna() if value != value else column == value, bool)
 
 
 def groups(

@@ -46,12 +46,11 @@ def roles_of(config: Any) -> dict[str, list[str]]:
     hints = get_type_hints(type(config), include_extras=True)
     names: dict[str, list[str]] = {role: [] for role in (*Role, DEFAULT)}
     for setting in dataclasses.fields(config):
-        marks = getattr(hints[setting.name], "__metadata__", ())
-        roles: list[str] = [mark for mark in marks if isinstance(mark, Role)]
+        for mark in getattr(hints[setting.name], "__metadata__", ()):
+            if isinstance(mark, Role):
+                names[mark].append(setting.name)
         if getattr(config, setting.name) == default_of(setting):
-            roles.append(DEFAULT)
-        for role in roles:
-            names[role].append(setting.name)
+            names[DEFAULT].append(setting.name)
     return names
 
 

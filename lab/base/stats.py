@@ -21,7 +21,6 @@ from lab.base.columns import Bools, Floats, Ints
 LEVEL = 0.95
 """Coverage of the intervals."""
 _PAIRED = ["arm", "metric", "mean", "sd", "low", "high", "n", "verdict"]
-_MOST_DIGITS = 10
 _SHOWN = 0.05
 """A difference whose interval lies within this of zero is shown as 0.0, without a sign."""
 
@@ -106,9 +105,8 @@ def paired_table(metrics: pd.DataFrame, against: str) -> pd.DataFrame:
     rows = []
     for arm, values in by_arm.items():
         for metric in metrics.columns:
-            result = paired(pd.Series(values[metric]), pd.Series(base[metric]))
-            row = {"arm": arm, "metric": metric, **asdict(result), "verdict": result.verdict}
-            rows.append(row)
+            gap = paired(pd.Series(values[metric]), pd.Series(base[metric]))
+            rows.append({"arm": arm, "metric": metric, **asdict(gap), "verdict": gap.verdict})
     return pd.DataFrame(rows, columns=_PAIRED)
 
 
@@ -187,7 +185,7 @@ def difference(value: Estimate, *, starred: bool = False) -> str:
 def _digits(low: float, high: float) -> int:
     """Digits with which no bound of an interval that excludes zero reads as zero; usually 1."""
     nearest = min(abs(low), abs(high)) if low * high > 0 else 0.0
-    return next((digits for digits in range(1, _MOST_DIGITS) if round(nearest, digits)), 1)
+    return next((digits for digits in range(1, 10) if round(nearest, digits)), 1)
 
 
 def counted(count: int, noun: str) -> str:
