@@ -123,11 +123,7 @@ def alike(simulated: Comparison, real: Comparison) -> dict[str, Trace]:
 
 
 def compare_cells(real: Comparison, predictions: Mapping[str, Mapping[str, Trace]]) -> pd.DataFrame:
-    """As `agreement`, of the real runs of one comparison.
-
-    Args:
-        predictions: name of the prediction to the trace of each arm; arms may be missing.
-    """
+    """As `agreement`, of one comparison; each prediction's traces by its name and their arms."""
     of_arms = (real.traces, *predictions.values())
     epochs = max(int(t.visits["epoch"].max()) for traces in of_arms for t in traces.values())
     predicted = {
@@ -161,15 +157,15 @@ def mean_errors(table: pd.DataFrame) -> pd.DataFrame:
 
 def _runs(trace: Trace, epochs: int) -> Cell:
     table, problem_fates = dynamics(trace.visits, trace.evals), fates(trace.visits, partial=True)
-    parts = {n: 100 * table.pivot(index="replicate", columns="epoch", values=n) for n in _CURVES}
-    replicate = parts[_CURVES[0]].index
-    parts = {n: part.reindex(columns=range(1, max(epochs, 1) + 1)) for n, part in parts.items()}
+    curves = 100 * table.pivot(index="replicate", columns="epoch", values=list(_CURVES))
+    columns = range(1, max(epochs, 1) + 1)
+    parts = {name: pd.DataFrame(curves[name], columns=columns) for name in _CURVES}
     parts["fates"] = fate_shares(problem_fates)[list(FATES)]
     accuracy = 100 * problem_fates.pivot(index="replicate", columns="problem", values="fla")
     parts["accuracy"] = accuracy.reindex(columns=range(trace.run.n_problems))
-    runs: Cell = {n: part.reindex(replicate).to_numpy(np.float64) for n, part in parts.items()}
+    runs: Cell = {n: part.reindex(curves.index).to_numpy(np.float64) for n, part in parts.items()}
     complete = np.isfinite(sum(runs[name][:, -1] for name in _CURVES))
-    runs["replicate"] = replicate.to_numpy(np.float64)
+    runs["replicate"] = curves.index.to_numpy(np.float64)
     return {name: values[complete] for name, values in runs.items()}
 
 

@@ -314,24 +314,18 @@ def _compare(task: str, group: list[tuple[str, Trace]], skipped: list[Skipped]) 
     pairs = sorted({key for by_key in by_arm.values() for key in by_key})
     arms = arm_order(kept)
     traces = {arm: together(kept[arm], pairs) for arm in arms}
-    every = [trace.run for arm in arms for trace in kept[arm]]
+    runs = {arm: [trace.run for trace in kept[arm]] for arm in arms}
     epochs = {arm: int(ints(trace.visits, "epoch").max()) for arm, trace in traces.items()}
     named = ", ".join(f"{title(arm)} {last} epochs" for arm, last in epochs.items())
     notes = [f"the arms differ in length: {named}"] if len(set(epochs.values())) > 1 else []
-    for run in every:
+    comparison = Comparison(group[0][1].run.world, task, traces, runs, pairs, notes=notes)
+    for run in comparison.manifests:
         if run.status != "finished":
             seeds = ", ".join(map(str, sorted(set(run.seeds))))
             state = "running or killed" if run.status == "running" else run.status
             far = f"{run.progress:.0%} of its steps"
             notes.append(f"{title(run.arm)}, seed {seeds}: {state} at {far}")
-    return Comparison(
-        world=group[0][1].run.world,
-        task=task,
-        traces=traces,
-        runs={arm: [trace.run for trace in kept[arm]] for arm in arms},
-        pairs=pairs,
-        notes=notes,
-    )
+    return comparison
 
 
 def _read_run(folder: Path) -> Trace | Skipped:

@@ -114,8 +114,6 @@ class Setting(NamedTuple):
     data: str
 
 
-_OTHER = Setting("", "")
-"""Of a task for which nothing is printed."""
 _MODELS = {"llama": LLAMA, "qwen": QWEN, "qwen3": QWEN3}
 _DATA = {"math500": MATH, "amc": AMC, "aime24": AIME24, "aime25": AIME25}
 
@@ -229,7 +227,7 @@ def fate_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
 
 def _setting(comparison: Comparison) -> Setting:
     # Of the runs' own task: that of one comparison of several tells them apart.
-    return setting_of(comparison.manifests[0].task) or _OTHER
+    return setting_of(comparison.manifests[0].task) or Setting("", "")
 
 
 def _row(

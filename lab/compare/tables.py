@@ -232,10 +232,7 @@ def rule_rows(comparisons: Sequence[Comparison]) -> pd.DataFrame:
 
 
 def rule_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Every arm at its own best step size, chosen without the seeds that it is judged by.
-
-    Args:
-        rows: as of `rule_rows`.
+    """Every arm of `rule_rows` at its own best step size, chosen without the seeds that judge it.
 
     Returns:
         One row per arm, best final pass@1 first: arm, n (seeds), steps (the chosen step sizes,

@@ -146,11 +146,8 @@ def of_fate(visits: pd.DataFrame, fates: pd.DataFrame, wanted: Collection[str]) 
     """(rows of visits,) true where the problem has a fate of `FATES` that is wanted."""
     chosen = fates["fate"].isin(list(wanted)).to_numpy()
     width = 1 + max(ints(visits, "problem").max(initial=0), ints(fates, "problem").max(initial=0))
-    ids, wanted_ids = _history_id(visits, width), _history_id(fates, width)[chosen]
     # A table to look up in: much faster than a search among sorted numbers.
-    there = np.zeros(1 + max(ids.max(initial=0), wanted_ids.max(initial=0)), bool)
-    there[wanted_ids] = True
-    return there[ids]
+    return np.isin(_history_id(visits, width), _history_id(fates, width)[chosen], kind="table")
 
 
 def histories(visits: pd.DataFrame, keep: Bools | None = None) -> Histories:
