@@ -120,19 +120,16 @@ class Control:
 
     def find(
         self,
-        plain: Effort,
+        unguarded: Effort,
         target: Effort,
         ratio_at: RatioAt,
         close: float = CLOSE,
         max_tries: int = MAX_TRIES,
     ) -> float:
-        """Return the control's number; it has been run, unless it is the factor 1.
-
-        Args:
-            plain: effort of the arm that it runs, before its number is set.
-        """
+        """Return the control's number; it has been run, unless it is the factor 1."""
         if self.kind == MATCHED:
-            return search(ratio_at, self.ratio(plain, target), close=close, max_tries=max_tries)
+            ratio = self.ratio(unguarded, target)
+            return search(ratio_at, ratio, close=close, max_tries=max_tries)
         ratio_at(target.skipped)
         return target.skipped
 
@@ -181,7 +178,7 @@ def check_arms(names: Sequence[str], there: Callable[[str], bool] = lambda _: Fa
 
 
 @dataclass(frozen=True, slots=True)
-class ControlNumber:
+class Match:
     """The number of a control and how well it meets the target."""
 
     control: Control
@@ -207,12 +204,12 @@ class ControlNumber:
 
 @dataclass(slots=True)
 class Done:
-    """Failed runs and the numbers of controls, beside the run folders."""
+    """Failed runs and matched controls, beside the run folders."""
 
     failed: list[Outcome] = field(default_factory=list)
     """Runs that did not finish."""
-    numbers: list[ControlNumber] = field(default_factory=list)
-    """Of its controls."""
+    matches: list[Match] = field(default_factory=list)
+    """How each control was set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,10 +251,8 @@ class Study:
     ) -> Job:
         """The run of an arm and a seed, in the study's folder or that of a try.
 
-        An arm that replays decisions gets those of the next seed, the last one those of the first.
-
-        Args:
-            numbers: that of a control by its setting.
+        An arm that replays decisions gets those of the next seed, the last one those of the first;
+        a control the numbers by their settings.
         """
         config = replace(self.config_of(name), seed=seed, **numbers)
         if (target := replayed_target(name)) is not None:
@@ -289,7 +284,7 @@ class Study:
 
     def run(self, report: Report = lambda _: None) -> Done:
         """Run what is left of the study."""
-        controls = [name for name in self.arms if control(name) is not None]
+        controls = {name: of for name in self.arms if (of := control(name)) is not None}
         replaying = [name for name in self.arms if replayed_target(name) is not None]
         first = [name for name in self.arms if name not in (*controls, *replaying)]
         done, before = Done(), 0
@@ -303,20 +298,19 @@ class Study:
             outcomes = self.run_jobs(self.jobs(names), shifted)
             done.failed += [outcome for outcome in outcomes if outcome.error is not None]
             before += len(names) * len(self.seeds)
-        for name in controls:
-            number, lost = self._run_control(name, shifted)
-            done.numbers += [number] if number else []
+        for of in controls.values():
+            match, lost = self._run_control(of, shifted)
+            done.matches += [match] if match else []
             done.failed += lost
             before += len(self.seeds)
         return done
 
-    def _run_control(self, name: str, report: Report) -> tuple[ControlNumber | None, list[Outcome]]:
+    def _run_control(self, of: Control, report: Report) -> tuple[Match | None, list[Outcome]]:
         """Run a control at its number, or search that, on seeds on which both partners finished.
 
-        Returns its number, None where no run finishes, and the runs that did not finish.
+        Returns its match, None where no run finishes, and the runs that did not finish.
         """
-        of, partners = control(name), needs(name)
-        assert of is not None
+        name, partners = of.name, needs(of.name)
         usable = [s for s in self.seeds if all(self.job(n, s).finished for n in partners)]
         missing = f"left out: {partners[0]} or {partners[1]} did not finish on this seed"
         lost = [
@@ -368,8 +362,8 @@ class Study:
         made = [self.folder_of(name, seed, root(number)) for seed in usable]
         runs = [read_manifest(folder) for folder in made]
         noted = (run.extra.get("matched_tries", 1) for run in runs)
-        best = ControlNumber(of, number, tried[number], max(len(tried), *noted))
-        facts = {"achieved_ratio": tried[number], "matched_tries": best.tries, of.setting: number}
+        match = Match(of, number, tried[number], max(len(tried), *noted))
+        facts = {"achieved_ratio": tried[number], "matched_tries": match.tries, of.setting: number}
         for seed, folder, run in zip(usable, made, runs, strict=True):
             run.extra |= facts
             write_manifest(folder, run)
@@ -379,7 +373,7 @@ class Study:
                 folder.rename(kept)
         if len(lost) == n_missing:  # else their logs stay
             remove_folder(hidden)
-        return best, lost
+        return match, lost
 
     def effort(self, name: str, seeds: Sequence[int], root: Path | None = None) -> Effort:
         """The effort of one arm, all seeds together."""

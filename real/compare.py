@@ -96,7 +96,7 @@ def compare(
             done = study.run(lambda now, before=before: report(before + now))
             lines += [f"learning rate {lr:g}" for lr in lrs[number : number + 1]]
             lines += _lines(study)
-            lines += [number.line for number in done.numbers]
+            lines += [match.line for match in done.matches]
             failed += done.failed
     return lines, failed
 

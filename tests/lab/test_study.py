@@ -63,7 +63,7 @@ def test_arms_run_before_those_that_need_them(world):
     assert order == [["guard", "ttrl"], ["replayed"], ["random_skip"]]
     sources = [job.config.treatment for job in world.made[1]]
     assert [Path(source).name for source in sources] == ["seed-1", "seed-0"]
-    (found,) = done.numbers
+    (found,) = done.matches
     assert (found.number, found.achieved_ratio) == (0.5, 1.0)
     assert all(job.config.skip_rate == 0.5 for job in world.made[2])
     flat = replace(world.study("ttrl", seeds=(3,)), replicates=True)
@@ -82,9 +82,9 @@ def test_another_factor_is_tried_while_the_match_is_off(power, fails, n_tries, k
     world.power, world.fails = power, lost
     done = world.study("matched", "ttrl", "guard").run()
     if kept is None:
-        assert not done.numbers and len(done.failed) == 2
+        assert not done.matches and len(done.failed) == 2
         return
-    (found,) = done.numbers
+    (found,) = done.matches
     assert found.tries == n_tries and found.number == pytest.approx(kept)
     assert found.achieved_ratio == pytest.approx(4 * kept**power)
     for seed in (0, 1):
@@ -110,11 +110,11 @@ def test_a_study_goes_on_and_further_seeds_get_the_same_factor(world):
     with pytest.raises(KeyboardInterrupt):
         world.study(*arms).run()
     world.made.clear()
-    (found,) = world.study(*arms).run().numbers
+    (found,) = world.study(*arms).run().matches
     assert found.tries == 2 and found.number == pytest.approx(0.5)
     assert [len(jobs) for jobs in world.made] == [0, 0, 0, 2]  # the first try is not run again
     world.made.clear()
-    (again,) = world.study(*arms, seeds=(0, 1, 5)).run().numbers
+    (again,) = world.study(*arms, seeds=(0, 1, 5)).run().matches
     assert again.number == found.number and again.tries == 2
     assert [[job.config.seed for job in jobs] for jobs in world.made] == [[5, 5], [], [5]]
 
