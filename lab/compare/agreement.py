@@ -101,13 +101,12 @@ def agreement(real: Sequence[Trace], simulated: Sequence[Trace] | Trace) -> pd.D
 
 def predicts(simulated: Comparison, real: Comparison) -> bool:
     """Return whether simulated runs have the settings of real ones."""
-    if (simulated.world, real.world) != ("sim", "real"):
-        return False
     runs = simulated_run, real_run = simulated.manifests[0], real.manifests[0]
     noted = [[run.config.get(name) for run in runs] for name in _SHARED]
     noted += [[shared_settings(run).get(name) for run in runs] for name in (WEIGHTS, PROMPTS)]
     return (
-        simulated_run.config.get("policy") == MEASURED
+        (simulated.world, real.world) == ("sim", "real")
+        and simulated_run.config.get("policy") == MEASURED
         and simulated.step_size == real.step_size
         and simulated_run.n_problems == real_run.n_problems
         # What one has not noted agrees: a simulation without a clip takes the trainer's.

@@ -105,8 +105,7 @@ def read_sweep(folder: Path | str) -> pd.DataFrame:
             na_values=[""],
         )
         settings = rows.columns[2 : rows.columns.get_loc("arm")]  # behind cell and group
-        empty = [name for name in settings if rows[name].hasnans]
-        varied = {name: rows[name].astype(object).fillna("none") for name in empty}
+        varied = {n: rows[n].astype(object).fillna("none") for n in settings if rows[n].hasnans}
         return rows.assign(reason=rows["reason"].fillna(""), **varied)
     except FileNotFoundError:
         raise UserError(f"{folder}: holds no sweep ({RESULTS} is missing)") from None

@@ -186,6 +186,5 @@ def _settings(run: Manifest) -> tuple[dict[str, Any], dict[str, Any]]:
     if rule is None or not rule.__module__.startswith("guard_core."):  # by its files' content
         others["rules"] = " ".join(re.findall(r"#(\w+)", str(run.config.get("rules"))))
     usual = {} if rule is None else {field.name: field.default for field in fields(rule)}
-    options = {**usual, **_noted(run, "rule_options")}
-    settings = {**short_names(_noted(run, "guard")), **options, **others}
-    return settings, {**USUAL, **usual, **_USUAL, **_FOUND}
+    guard, options = short_names(_noted(run, "guard")), _noted(run, "rule_options")
+    return {**guard, **usual, **options, **others}, {**USUAL, **usual, **_USUAL, **_FOUND}

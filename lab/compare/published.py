@@ -121,9 +121,8 @@ _DATA = {"math500": MATH, "amc": AMC, "aime24": AIME24, "aime25": AIME25}
 def setting_of(task: str) -> Setting | None:
     """The paper's model and data set that a population is named after; None for other tasks."""
     model, _, data = task.partition("-")
-    if model in _MODELS and data in _DATA:
-        return Setting(_MODELS[model], _DATA[data])
-    return None
+    known = model in _MODELS and data in _DATA
+    return Setting(_MODELS[model], _DATA[data]) if known else None
 
 
 def published_fate(setting: Setting, method: str, fate: str) -> float | None:
@@ -160,14 +159,12 @@ def note_on_pass(setting: Setting, method: str) -> str:
         mean = sum(PASS_AT_1[setting.model, data, method] for data in DATA_SETS) / len(DATA_SETS)
         wrong = abs(mean - value) > PRINTED
         return f"the four printed cells have the mean {mean:.3f}" if wrong else ""
-    if value is None or shares is None:
-        return ""
-    stayed, allowed = most_accuracy(shares, 0.15), most_accuracy(shares)
-    if value <= stayed:
+    if value is None or shares is None or value <= (stayed := most_accuracy(shares, 0.15)):
         return ""
     return (
         f"the printed fates cap the final label accuracy at {stayed:.1f} % if all Always Wrong "
-        f"problems ended below .15; their definition alone would allow {allowed:.1f} %"
+        "problems ended below .15; their definition alone would allow "
+        f"{most_accuracy(shares):.1f} %"
     )
 
 

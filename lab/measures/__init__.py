@@ -153,6 +153,5 @@ def update_by_replicate(steps: pd.DataFrame) -> pd.Series:
     require(steps, ("replicate", "update_norm", "n_problems"), "matched effort")
     norms, sizes = floats(steps, "update_norm"), floats(steps, "n_problems")
     replicates, place = np.unique(ints(steps, "replicate"), return_inverse=True)
-    total = np.bincount(place, norms * sizes, len(replicates))
-    means = total / np.bincount(place, sizes, len(replicates))
+    means = np.bincount(place, norms * sizes) / np.bincount(place, sizes)
     return pd.Series(means, pd.Index(replicates, name="replicate"), name="update_norm")

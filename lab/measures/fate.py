@@ -150,7 +150,7 @@ def of_fate(visits: pd.DataFrame, fates: pd.DataFrame, wanted: Collection[str]) 
     return np.isin(_history_id(visits, width), _history_id(fates, width)[chosen], kind="table")
 
 
-def histories(visits: pd.DataFrame, keep: Bools | None = None) -> Histories:
+def histories(visits: pd.DataFrame, keep: Bools | bool = True) -> Histories:
     """Sort the visits of training by replicate, problem and visit.
 
     A UserError where one is there twice.
@@ -159,10 +159,7 @@ def histories(visits: pd.DataFrame, keep: Bools | None = None) -> Histories:
         keep: (rows,) rows to look at, all if left out; visit 0 is never among them.
     """
     visit = ints(visits, "visit")
-    training = visit > 0
-    if keep is not None:
-        training &= keep
-    rows = np.flatnonzero(training)
+    rows = np.flatnonzero((visit > 0) & keep)
     if not len(rows):
         return Histories(rows, rows, rows)
     history = _history_id(visits, 1 + ints(visits, "problem").max())[rows]

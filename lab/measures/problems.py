@@ -127,7 +127,7 @@ def _by_answer(life: pd.DataFrame, votes: pd.DataFrame, names: Names, top: int) 
     truth = true_answer(life, votes)
     totals = np.bincount(ints(votes, "answer"), floats(votes, "count"))
     # The true answer always has an area; equal totals keep the order of the ids.
-    answers = [int(answer) for answer in np.flatnonzero(totals)]
+    answers = np.flatnonzero(totals).tolist()
     ranked = sorted(answers, key=lambda answer: (answer != truth, -totals[answer]))
     labels = set(ints(life, "label").tolist())
     shares = _shares(life, votes)
