@@ -114,11 +114,9 @@ def arms_of(path: Path | None, usual: Sequence[str]) -> tuple[tuple[str, ...], d
     with a name and the arm's own settings, such as `{arm = "guard", flip_rate = "instant"}`.
     """
     values = toml_values(path)
-    listed = values.pop("arms", list(usual))
     try:
-        entries = msgspec.convert(listed, list[str | dict[str, Any]])
-        arms = tuple(e if isinstance(e, str) else joined(e.pop("arm"), e) for e in entries)
-        return arms, values
+        entries = msgspec.convert(values.pop("arms", list(usual)), list[str | dict[str, Any]])
+        return tuple(e if isinstance(e, str) else joined(e.pop("arm"), e) for e in entries), values
     except (msgspec.ValidationError, KeyError, TypeError):
         raise UserError(
             f"{path}: arms: give a list of names and of tables with a name as `arm`"
@@ -155,8 +153,7 @@ def with_arm_options(
             trains = f"trains by rule {chosen.rule}, and --rule is {rule}"
             raise UserError(f"arm {named!r}: {trains}; give one of them")
         made |= chosen.values()
-        factor = given.get("step_factor", made.get("step_factor"))
-        if factor is None and matched_target(name):
+        if matched_target(name) and given.get("step_factor", made.get("step_factor")) is None:
             raise UserError(f"arm {name!r}: needs --step-factor, which the command compare finds")
     elif profile is not None:
         made["guard"] = GuardConfig.profile(profile).to_dict()

@@ -191,8 +191,7 @@ def _read(kind: Any, optional: bool, word: str) -> Any:
         known = {str(part): part for part in get_args(kind)}
         if word in known:
             return known[word]
-        wanted = f"one of {', '.join(known)}{hint(word, known)}"
-        raise ArgumentTypeError(f"{word}: must be {wanted}")
+        raise ArgumentTypeError(f"{word}: must be one of {', '.join(known)}{hint(word, known)}")
     if kind is Path and word:
         return Path(word)
     for value in readings(word):

@@ -24,8 +24,7 @@ STOP_SIGNALS = tuple(
 )
 """Clusters send SIGTERM before they take a machine back."""
 _CALLED_BACK, _AGAIN = "llvmlite", 0.05
-"""Package that calls Python from C, where exceptions are lost; seconds until a signal comes again.
-"""
+"""Package that calls Python from C, where exceptions are lost; seconds to a signal's next try."""
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 

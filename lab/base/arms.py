@@ -112,8 +112,7 @@ def check_measured_rule(rule: Rule) -> None:
 
 def check_fit(rule: Rule, guard: GuardConfig, labels: Labels) -> None:
     """Refuse settings that a rule cannot stand under, in the words of `misfit`."""
-    reason = misfit(rule, guard, labels)
-    if reason is None:
+    if (reason := misfit(rule, guard, labels)) is None:
         return
     remedy = f"take --arm {rule.name}, or --profile off with guard.label_from = current"
     if labels == "truth" and misfit(rule, guard, "votes") is None:

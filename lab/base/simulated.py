@@ -19,7 +19,6 @@ TAKEN += ("batch_size", "mini_batch", "warmup_ratio")
 """Settings of both worlds that a simulation takes from the real run."""
 MEASURED_ALONE = ("lr", "max_grad_norm", "kl_coef", "ema_decay", "dtype")
 """The same, of simulations by the policy `measured`."""
-_READ = (*TAKEN, *MEASURED_ALONE, "guard")
 
 
 def check_settings(
@@ -27,18 +26,15 @@ def check_settings(
 ) -> None:
     """Refuse settings that decide what is trained and that the measured policy does not have.
 
-    Args:
-        config: the trainer's settings.
-        roles: their names by role, as the trainer noted them.
-        where: what has these settings, in messages.
-        remedy: ends the message.
+    They are the trainer's, with the roles that it noted. Messages begin with `where`, which has
+    these settings, and end with the remedy.
     """
     if not roles:
         raise UserError(
             f"{where} was made by an earlier version, which does not note the roles of settings; "
             "make it again with this version"
         )
-    known = {*_READ, *having(roles, *NOT_SIMULATED, DEFAULT)}
+    known = {*TAKEN, *MEASURED_ALONE, "guard", *having(roles, *NOT_SIMULATED, DEFAULT)}
     for name in sorted(config.keys() - known):
         raise UserError(
             f"{where} has {name} = {config[name]}, which the measured policy does not have; "

@@ -140,9 +140,8 @@ def encode(manifest: Manifest) -> bytes:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write a run folder's `run.json`, whole or not at all."""
-    content = encode(manifest)
     with whole(folder / FILE_NAME) as temporary:
-        temporary.write_bytes(content)
+        temporary.write_bytes(encode(manifest))
 
 
 def _utf8(value: Any) -> Any:
