@@ -163,7 +163,7 @@ def visit_all(run: Plain, epoch: Epoch, bad_R: Ints) -> None:
     for r in range(R):
         one, start, bad = slice(r, r + 1), 0, -1
         memory, policy = run.memory, run.policy
-        own = Memory(
+        memory_1 = Memory(
             memory.problems[one], memory.flips[one], memory.match_rates[one], memory.votes[one]
         )
         model = Directions(
@@ -177,14 +177,14 @@ def visit_all(run: Plain, epoch: Epoch, bad_R: Ints) -> None:
         drawn = (epoch.tie_RN[one], epoch.skip_RN[one], epoch.pick_RN[one])
         key = stream(run.seed, run.first + r, VOTES, epoch.epoch)
         # The sum is kept in memory that is overwritten: the reads would be removed without a use.
-        run.batches[0].key_P[0] = _fetch(own, model, drawn)
+        run.batches[0].key_P[0] = _fetch(memory_1, model, drawn)
         for batch in run.batches:
             while start + batch.key_P.shape[0] <= N and bad < 0:
                 bad = _vote(run, epoch, r, start, key, batch, model)
                 if bad < 0:
                     decide(
                         run.settings_1,
-                        own,
+                        memory_1,
                         drawn,
                         batch.order_1P,
                         batch.counts_1PA,

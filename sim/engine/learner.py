@@ -62,10 +62,9 @@ class Learner:
             return votes.counts
         scores, size = [], self._config.batch_size
         for start in range(0, p_RNA.shape[1], size):  # bounds the memory as later visits do
-            of = (p_RNA, votes.counts, votes.samples)
-            p_RPA, *both = (np.ascontiguousarray(part[:, start : start + size]) for part in of)
-            own = replace(votes, counts=both[0], samples=both[1])
-            visit = self._visit(epoch, start, own, p_RPA)
+            at = slice(start, start + size)
+            part = replace(votes, counts=votes.counts[:, at], samples=votes.samples[:, at])
+            visit = self._visit(epoch, start, part, np.ascontiguousarray(p_RNA[:, at]))
             seen = self._observer.see(visit, self._remembered(visit.problems_RP))
             scores.append(scored(self._rule, seen))
         return np.concatenate(scores, axis=1)
@@ -152,8 +151,7 @@ class Learner:
             deal_RN, deal_RP = epoch.deal_RN, None
             if deal_RN is not None:
                 deal_RP = np.take_along_axis(deal_RN, problems_RP, axis=1)
-            own = Treatment.of(decision)
-            acting = self._treatments(own, problems_RP, epoch.epoch, deal_RP)
+            acting = self._treatments(Treatment.of(decision), problems_RP, epoch.epoch, deal_RP)
             decision = decision.treated(*acting, c.guard.rates.tau_FR)
         if c.skip_rate:
             out_RP = np.take_along_axis(epoch.skip_RN, problems_RP, 1) < c.skip_rate

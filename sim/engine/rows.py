@@ -138,7 +138,7 @@ class Tables:
     def _rows(self, shape: tuple[int, ...], columns: dict[str, NDArray[Any]]) -> dict[str, Any]:
         """(rows,) columns, the replicate's among them, of some that broadcast to (R, ...)."""
         columns = {"replicate": self._replicate_R[:, None], **columns}
-        return {name: np.broadcast_to(own, shape).reshape(-1) for name, own in columns.items()}
+        return {name: np.broadcast_to(part, shape).reshape(-1) for name, part in columns.items()}
 
     @property
     def _replicate_R(self) -> NDArray[np.int16]:

@@ -318,8 +318,8 @@ def measure(
     if epochs >= MIN_VISITS:
         codes: Any = classify(first_RN / FIRST, last_RN / LAST).reshape(-1)
         fate = pd.Categorical.from_codes(codes, pd.Index(FATES), ordered=True)
-        found = pd.DataFrame({"replicate": np.repeat(table.index, N), "fate": fate})
-        table = table.join(fate_shares(found))
+        problems = pd.DataFrame({"replicate": np.repeat(table.index, N), "fate": fate})
+        table = table.join(fate_shares(problems))
     return table.reindex(columns=list(MEASURES))
 
 
