@@ -40,7 +40,7 @@ MOST_UNSEEN, MOST_GROWTH = 0.15, 1.0
 class Apart(NamedTuple):
     """The weights that each of N problems reads."""
 
-    own: bool
+    reads_own: bool
     """A problem reads its own updates, else those of all others."""
     start: Weights
     """Before training, but for the common mean square."""
@@ -54,10 +54,10 @@ class Apart(NamedTuple):
     """Integral of `turning` d(scale w)."""
 
     @classmethod
-    def of(cls, start: Weights, n_problems: int, own: bool) -> Apart:
+    def of(cls, start: Weights, n_problems: int, reads_own: bool) -> Apart:
         """Return weights that are alike for all problems."""
         linear = start._replace(basis=start.basis[:0], u=np.zeros(0))
-        return cls(own, start, linear, *(np.zeros((n_problems, len(start.w))) for _ in range(3)))
+        return cls(reads_own, start, linear, *np.zeros((3, n_problems, len(start.w))))
 
     def read_by(self, problem: int) -> Weights:
         """Return the weights that a problem reads."""
@@ -110,10 +110,10 @@ def move_all(
     none_D, norm = np.zeros_like(gradient_D), 0.0
     for n in range(w_ND.shape[0]):
         before_D = w_ND[n].copy()
-        own_n = (w_ND[n], on_all_weights(start, w_ND[n]), start.u, apart.first_ND[n])
-        at = Weights(*start[:9], *own_n, *start[13:])
+        read_n = (w_ND[n], on_all_weights(start, w_ND[n]), start.u, apart.first_ND[n])
+        at = Weights(*start[:9], *read_n, *start[13:])
         turned = tree.turning(at)
-        felt_D = gradient_D if (n == problem) == apart.own else none_D
+        felt_D = gradient_D if (n == problem) == apart.reads_own else none_D
         change = training.move(at, felt_D, rate, adam, t)
         if n == problem:
             norm = change
@@ -162,8 +162,8 @@ class Measured(Policy):
             self._weights.append(tree.draw_weights(response, features, *curved, rng, **stored))
         self._apart_R: list[Apart] = []
         if {"own", "others"} & set(config.parts_off):
-            own = "own" not in config.parts_off
-            self._apart_R = [Apart.of(start, config.n_problems, own) for start in self._weights]
+            sizes = config.n_problems, "own" not in config.parts_off
+            self._apart_R = [Apart.of(start, *sizes) for start in self._weights]
         self._taken_R = [0] * config.replicates
         max_norm = training.MAX_GRAD_NORM if config.max_grad_norm is None else config.max_grad_norm
         steps = (config.mini_batch, config.kl_coef, config.ema_decay)

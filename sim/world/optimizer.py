@@ -74,7 +74,7 @@ def start_rows(optimizer: Optimizer, values: Floats) -> Rows:
 def take_steps(
     optimizer: Optimizer,
     rate: float,
-    own: Rows,
+    local: Rows,
     shared: Rows,
     factor_S: Floats,
     problems_RP: Ints,
@@ -85,7 +85,7 @@ def take_steps(
     """Take the optimizer steps of one batch; returns the norm (R, P) of each problem's step.
 
     Args:
-        own: parameters of every problem.
+        local: parameters of every problem.
         shared: S rows of parameters that all problems share.
         factor_S: factors on the rate of the shared rows.
         gradient_RPA: gradient of every problem in its own parameters.
@@ -115,10 +115,10 @@ def take_steps(
             for p in range(first, last):
                 if not drop_RP[r, p]:
                     at = (r, problems_RP[r, p])
-                    changed += _step_row(optimizer, own, at, gradient_RPA[r, p], scale, rate)
+                    changed += _step_row(optimizer, local, at, gradient_RPA[r, p], scale, rate)
             for s in range(factor_S.shape[0]):
-                own_rate = rate * factor_S[s]
-                changed += _step_row(optimizer, shared, (r, s), pull_SK[s], scale, own_rate)
+                shared_rate = rate * factor_S[s]
+                changed += _step_row(optimizer, shared, (r, s), pull_SK[s], scale, shared_rate)
             norm_RP[r, first:last] = np.sqrt(changed)
     return norm_RP
 

@@ -171,9 +171,9 @@ class Attractor(Logits):
             float(config.neg_transfer),
         )
         # One problem per plain gradient step: nothing but `step * gradient`.
-        further = self.optimizer.adam or self.optimizer.max_norm < np.inf
-        self.plain = self.parameters if config.mini_batch == 1 and not further else None
-        self.own = start_rows(self.optimizer, self.parameters.z_RNA)
+        alters = self.optimizer.adam or self.optimizer.max_norm < np.inf
+        self.plain = self.parameters if config.mini_batch == 1 and not alters else None
+        self.local = start_rows(self.optimizer, self.parameters.z_RNA)
         self.shared = start_rows(self.optimizer, self.parameters.theta_R2[..., None])
 
     def probabilities(self, problems_RP: Ints, out_RPA: Floats) -> int:
@@ -192,8 +192,9 @@ class Attractor(Logits):
             return norm_RP
         pull_RP2 = np.empty((*problems_RP.shape, 2))
         _pull_directions(at, problems_RP, gradient_RPA, pull_RP2)
-        model, gradients = (self.own, self.shared, at.kappa_2), (gradient_RPA, pull_RP2[..., None])
-        return take_steps(self.optimizer, step, *model, problems_RP, *gradients, drop_RP)
+        rows = (self.local, self.shared, at.kappa_2)
+        gradients = (gradient_RPA, pull_RP2[..., None])
+        return take_steps(self.optimizer, step, *rows, problems_RP, *gradients, drop_RP)
 
 
 def loadings(config: SimConfig) -> Floats:
@@ -283,7 +284,7 @@ class Features(Logits):
             rng.standard_normal(dtype=np.float32, out=phi_NDA)
         self.phi_RNDA /= np.float32(np.sqrt(config.feature_dim))
         self.theta_RD = np.zeros((config.replicates, config.feature_dim))
-        self._own = start_rows(self.optimizer, self._z_RNA[..., :0].copy())
+        self._local = start_rows(self.optimizer, self._z_RNA[..., :0].copy())
         self._shared = start_rows(self.optimizer, self.theta_RD[:, None])
 
     def probabilities(self, problems_RP: Ints, out_RPA: Floats) -> int:
@@ -297,9 +298,9 @@ class Features(Logits):
         """As `Logits.update`."""
         pull_RPD = np.empty((*problems_RP.shape, self.theta_RD.shape[1]))
         _pull_features(self.phi_RNDA, problems_RP, gradient_RPA, pull_RPD)
-        model = (self._own, self._shared, np.ones(1))
+        rows = (self._local, self._shared, np.ones(1))
         gradients = (gradient_RPA[..., :0], pull_RPD[:, :, None])
-        return take_steps(self.optimizer, step, *model, problems_RP, *gradients, drop_RP)
+        return take_steps(self.optimizer, step, *rows, problems_RP, *gradients, drop_RP)
 
 
 @njit(cache=True, nogil=True)

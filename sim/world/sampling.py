@@ -258,14 +258,14 @@ def zeros(key: Any, block: Any, bit: Any) -> Any:
 
 
 @njit(inline="always")
-def read_bit(found: Any, digits: Any, zeros: Any) -> Any:
+def read_bit(masks: Any, digits: Any, zeros: Any) -> Any:
     """Compare 64 numbers by one more bit.
 
     Args:
-        found: numbers known to be below the limit, and those that agree with it so far.
+        masks: numbers known to be below the limit, and those that agree with it so far.
         digits: the limit's bits from this one on.
     """
-    below, undecided = found
+    below, undecided = masks
     digit = digits >> 63  # In all bits.
     return below | (undecided & digit & zeros), undecided & (zeros ^ digit)
 
@@ -289,13 +289,13 @@ def compare(leaf: Any, block: Any, lanes: Any, room_3C: Ints) -> None:
         z4, z5 = zeros(leaf, block, bit + 4), zeros(leaf, block, bit + 5)
         left = np.int64(0)
         for c in range(limit_C.shape[0]):
-            digits, found = limit_C[c] << (LANES - DIGITS + bit), (below_C[c], undecided_C[c])
-            found = read_bit(found, digits, z0)
-            found = read_bit(found, digits << 1, z1)
-            found = read_bit(found, digits << 2, z2)
-            found = read_bit(found, digits << 3, z3)
-            found = read_bit(found, digits << 4, z4)
-            below_C[c], undecided_C[c] = read_bit(found, digits << 5, z5)
+            digits, masks = limit_C[c] << (LANES - DIGITS + bit), (below_C[c], undecided_C[c])
+            masks = read_bit(masks, digits, z0)
+            masks = read_bit(masks, digits << 1, z1)
+            masks = read_bit(masks, digits << 2, z2)
+            masks = read_bit(masks, digits << 3, z3)
+            masks = read_bit(masks, digits << 4, z4)
+            below_C[c], undecided_C[c] = read_bit(masks, digits << 5, z5)
             left |= undecided_C[c]
         bit += 6
 

@@ -201,10 +201,10 @@ def move(at: Weights, gradient_D: Floats, rate: float, adam: Adam, t: int) -> fl
     rise_1, rise_2 = 1.0 - adam.beta_1**t, 1.0 - adam.beta_2**t
     at.first_moment[:] = adam.beta_1 * at.first_moment + (1.0 - adam.beta_1) * gradient_D
     pull_D = at.first_moment / rise_1 / (np.sqrt(at.second_moment / rise_2) + adam.eps)
-    own_D = rate * (pull_D - adam.decay * (at.start + at.w))
-    at.w[:] += own_D
-    change_D = at.scale * own_D
-    norm = np.sqrt(np.sum(change_D * own_D))
+    shift_D = rate * (pull_D - adam.decay * (at.start + at.w))
+    at.w[:] += shift_D
+    change_D = at.scale * shift_D
+    norm = np.sqrt(np.sum(change_D * shift_D))
     moved_D = on_all_weights(at, at.w)
     if at.bfloat16:
         change_D[:] = moved_D - at.moved
@@ -268,8 +268,8 @@ def draw_batch(
             n = batch.problems_P[p]
             edge_log_probs(tree, at, n, before_PE[p])
             leaf_probs(tree, before_PE[p], n, leaf_p)
-            samples_B, own = batch.samples_PB[p], fold(key, n)
-            tokens_P[p] = draw_leaves(tree, leaf_p, n, samples_B, own, leaves_PL[p])
+            samples_B, key_n = batch.samples_PB[p], fold(key, n)
+            tokens_P[p] = draw_leaves(tree, leaf_p, n, samples_B, key_n, leaves_PL[p])
     return tokens_P
 
 

@@ -253,12 +253,12 @@ def draw_weights(
     """Draw one replicate's weights and curvature; see `Weights` for the arguments."""
     total, used = features.shape[1], response.n_used
     first = int(rng.integers(total - used + 1))
-    own = slice(first, first + used)
+    columns = slice(first, first + used)
     basis, curvature = features[:0], np.zeros((len(features), 0), np.float32)
     if growth > 0:
         basis, curvature = draw_curvature(response, features, rng)
-    basis, start = (np.ascontiguousarray(all_D[..., own]) for all_D in (basis, response.start))
-    scale = response.used_scale(own)
+    basis, start = (np.ascontiguousarray(all_D[..., columns]) for all_D in (basis, response.start))
+    scale = response.used_scale(columns)
     if rounded:
         start = bfloat16(start).astype(np.float32)
     fixed = (features, first, basis, curvature, growth, sampling, scale, start, rounded)

@@ -163,7 +163,7 @@ def test_a_problem_has_its_own_moments_and_shared_directions_theirs():
         g = np.zeros((1, 1, 3))
         g[..., population.attractor_RN[0, problem]] = pull
         update(policy, np.full((1, 1), problem), 0.1, g)
-    assert (policy.own.steps == 1).all() and (policy.shared.steps == 3).all()
+    assert (policy.local.steps == 1).all() and (policy.shared.steps == 3).all()
     own = np.take_along_axis(policy.parameters.z_RNA, population.attractor_RN[..., None], axis=2)
     start = np.take_along_axis(population.p0_RNA, population.attractor_RN[..., None], axis=2)
     # Each problem's first step has full size, the shared direction follows its own history.
