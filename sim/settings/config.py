@@ -195,9 +195,9 @@ class SimConfig:
         object.__setattr__(self, "guard", guard_of(self.guard, RULES.get(self.rule)))
         left_out = [n for n in ("n_problems", "n_answers", "epochs") if getattr(self, n) is None]
         if left_out:
-            own = sizes(self.population, self.response if self.policy == "measured" else None)
+            defaults = sizes(self.population, self.response if self.policy == "measured" else None)
             for name in left_out:
-                object.__setattr__(self, name, own[name])
+                object.__setattr__(self, name, defaults[name])
         check_fields(self, error=UserError)
         _check_together(self)
         if self.policy == "measured":
@@ -215,11 +215,11 @@ class SimConfig:
 
     def steps(self) -> list[float]:
         """Return the step size of every batch of the run, `step_factor` included."""
-        return [self._peak * (math.fsum(own) / len(own)) for own in self._factors()]
+        return [self._peak * (math.fsum(factors) / len(factors)) for factors in self._factors()]
 
     def rates(self) -> list[list[float]]:
         """Return the step size of every optimizer step, batch by batch."""
-        return [[self._peak * f for f in own] for own in self._factors()]
+        return [[self._peak * f for f in factors] for factors in self._factors()]
 
     @property
     def _peak(self) -> float:

@@ -85,7 +85,7 @@ def sizes(population: str, response: str | None) -> dict[str, int]:
     A population that is none of `NAMED` has the sizes of llama-math500.
     """
     if response is not None:
-        own = response_at(response)
-        return {"n_problems": own.n_problems, "n_answers": own.n_answers, "epochs": EPOCHS}
+        content = response_at(response)
+        return {"n_problems": content.n_problems, "n_answers": content.n_answers, "epochs": EPOCHS}
     law = NAMED.get(population, NAMED["llama-math500"])
     return {"n_problems": law.n_problems, "n_answers": 10, "epochs": law.epochs}

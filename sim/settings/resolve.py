@@ -29,19 +29,19 @@ def settings_of(given: Mapping[str, Any], file: File = None, **base: Any) -> Sim
     file = toml_values(path) if file is None else file
     values = base | file
     usual = values.get("population", SimConfig.__dataclass_fields__["population"].default)
-    asked = {name: given[name] for name in ("response", "lr") if name in given}
+    options = {name: given[name] for name in ("response", "lr") if name in given}
     if given.get("population") in NAMED:
-        asked["population"] = given["population"]
+        options["population"] = given["population"]
     if given.get("policy") == "measured":
-        asked["policy"] = "measured"
-    both = {**values, **asked}
+        options["policy"] = "measured"
+    both = {**values, **options}
     policy, response = both.get("policy", ""), both.get("response")
     if policy == "measured" and isinstance(response, str):
         facts = populations.response_at(response).facts
-        own = taken(facts.run, facts.roles, f"response: {response}") if facts.run else {}
-        values = own | values
+        measured = taken(facts.run, facts.roles, f"response: {response}") if facts.run else {}
+        values = measured | values
     values = with_arm_options(given, values, cell_of(policy, given.get("population", usual)))
-    return from_values(values | asked, SimConfig, str(path or ""))
+    return from_values(values | options, SimConfig, str(path or ""))
 
 
 HOST = "127.0.0.1"
