@@ -49,21 +49,22 @@ class Prediction(NamedTuple):
         """Return the settings of the measured policy for the runs of one arm."""
         run = runs[0]
         check_same(run, self.response.facts, self.path)
-        own = self._shared(run, *MEASURED_ALONE)
-        own |= {"response": str(self.path), "growth": self.growth}
-        return SimConfig(policy=MEASURED, n_answers=self.response.n_answers, **own)
+        settings = self._shared(run, *MEASURED_ALONE)
+        settings |= {"response": str(self.path), "growth": self.growth}
+        return SimConfig(policy=MEASURED, n_answers=self.response.n_answers, **settings)
 
     def classical(
         self, runs: Sequence[Manifest], policy: Classical, step: float, folder: Path
     ) -> SimConfig:
         """Return those of a classical policy; the folder has the label accuracies at the start."""
-        own = self._shared(runs[0]) | {"trace": str(folder), "fixed_population": True}
-        return SimConfig(policy=policy, step=step, population="trace", **own)
+        settings = self._shared(runs[0]) | {"trace": str(folder), "fixed_population": True}
+        return SimConfig(policy=policy, step=step, population="trace", **settings)
 
-    def _shared(self, run: Manifest, *further: str) -> dict[str, Any]:
-        own = {name: run.config[name] for name in (*TAKEN, *further) if name in run.config}
-        own |= {"guard": GuardConfig.from_dict(run.config["guard"]), "n_problems": run.n_problems}
-        return own | {"replicates": self.replicates, "seed": self.seed}
+    def _shared(self, run: Manifest, *names: str) -> dict[str, Any]:
+        settings = {name: run.config[name] for name in (*TAKEN, *names) if name in run.config}
+        guard = GuardConfig.from_dict(run.config["guard"])
+        settings |= {"guard": guard, "n_problems": run.n_problems}
+        return settings | {"replicates": self.replicates, "seed": self.seed}
 
 
 def not_classical(run: Manifest) -> str | None:
@@ -89,10 +90,10 @@ def check_same(run: Manifest, facts: Facts, path: Path) -> None:
     read_by = ("max_response_tokens", "answer_check", "extract")
     measured = {name: facts.run[name] for name in read_by if name in facts.run}
     measured |= dict.fromkeys(("temperature", "eval_temperature"), facts.temperature)
-    for name, own in measured.items():
-        if (value := run.config.get(name, own)) != own:
+    for name, wanted in measured.items():
+        if (value := run.config.get(name, wanted)) != wanted:
             raise UserError(
-                f"{where} has {name} = {value}, the response file {own}; leave that run out"
+                f"{where} has {name} = {value}, the response file {wanted}; leave that run out"
             )
 
 
@@ -163,20 +164,20 @@ def agree(
 
 def left_out(real: Sequence[Comparison], classical: Sequence[Classical]) -> list[str]:
     """Return what the table of `agree` lacks, with the reasons, each once."""
-    found: dict[str, list[str]] = {}
+    by_reason: dict[str, list[str]] = {}
     for comparison in real:
         at = "" if comparison.step_size is None else f" at lr {comparison.step_size:g}"
         whole = classical and not _calibrates(comparison)
         if whole:
             reason = "classical policies (their step size needs a TTRL run without KL penalty"
-            found.setdefault(f"{reason}, average or brake)", []).append(f"all arms{at}")
+            by_reason.setdefault(f"{reason}, average or brake)", []).append(f"all arms{at}")
         for arm, runs in comparison.runs.items():
             if classical and not whole and (setting := not_classical(runs[0])):
-                found.setdefault(f"classical policies ({setting})", []).append(f"{arm}{at}")
+                by_reason.setdefault(f"classical policies ({setting})", []).append(f"{arm}{at}")
             if not len(comparison.fates(arm)):
                 short = f"fates and r (fewer than {MIN_VISITS} visits)"
-                found.setdefault(short, []).append(f"{arm}{at}")
-    lines = [f"{reason}: {', '.join(cells)}" for reason, cells in found.items()]
+                by_reason.setdefault(short, []).append(f"{arm}{at}")
+    lines = [f"{reason}: {', '.join(cells)}" for reason, cells in by_reason.items()]
     return lines + [note for comparison in real for note in comparison.notes]
 
 

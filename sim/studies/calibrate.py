@@ -132,8 +132,8 @@ def row_config(
     mechanism: Mechanism, row: TableRow, numbers: dict[str, Any], replicates: int, seed: int
 ) -> SimConfig:
     """The settings of a row under the paper's guard; `with_arm` makes them an arm's."""
-    own = numbers | {"n_problems": row.n_problems, "epochs": row.epochs, "seed": seed}
-    return SimConfig(policy=mechanism.policy, population="beta", replicates=replicates, **own)
+    settings = numbers | {"n_problems": row.n_problems, "epochs": row.epochs, "seed": seed}
+    return SimConfig(policy=mechanism.policy, population="beta", replicates=replicates, **settings)
 
 
 READINGS = {"share": "label_accuracy", "majority": "label_correct"}
@@ -188,7 +188,7 @@ class Fit(NamedTuple):
 
     mechanism: Mechanism
     shared: dict[str, Any]
-    own: dict[str, dict[str, Any]]
+    populations: dict[str, dict[str, Any]]
     loss: float
     """Mean error over the fitted cells in points, on the seeds of the fit."""
 
@@ -198,8 +198,8 @@ def fit(
 ) -> Fit:
     """Fit the TTRL rows; the guard rows are not used."""
 
-    def loss(row: TableRow, shared: Unit, own: Unit) -> float:
-        numbers = values(mechanism.parameters, shared) | values(POPULATION, own)
+    def loss(row: TableRow, shared: Unit, population: Unit) -> float:
+        numbers = values(mechanism.parameters, shared) | values(POPULATION, population)
         replicates = min(16, max(2, -(-budget.problems // row.n_problems)))
         config = row_config(mechanism, row, numbers, replicates, seed)
         try:
@@ -210,9 +210,9 @@ def fit(
         return mean_error(table, row.ttrl)
 
     def total(shared: Unit) -> float:
-        return float(np.mean([loss(row, shared, own[row.name]) for row in rows]))
+        return float(np.mean([loss(row, shared, populations[row.name]) for row in rows]))
 
-    own = {row.name: population_start(row) for row in rows}
+    populations = {row.name: population_start(row) for row in rows}
     # The start, and others by turns near it and anywhere in the cube.
     rng = np.random.default_rng([seed, 1])
     start = np.array([p.unit(p.start) for p in mechanism.parameters])
@@ -226,10 +226,11 @@ def fit(
     shared = candidates[int(np.argmin(losses))]
     for _ in range(budget.rounds):
         for row in rows:
-            own[row.name] = _descend(partial(loss, row, shared), own[row.name], budget.population)
+            start = populations[row.name]
+            populations[row.name] = _descend(partial(loss, row, shared), start, budget.population)
         shared = _descend(total, shared, budget.mechanism)
-    found = {name: values(POPULATION, unit) for name, unit in own.items()}
-    return Fit(mechanism, values(mechanism.parameters, shared), found, total(shared))
+    by_row = {name: values(POPULATION, unit) for name, unit in populations.items()}
+    return Fit(mechanism, values(mechanism.parameters, shared), by_row, total(shared))
 
 
 def population_start(row: TableRow) -> Unit:
@@ -285,15 +286,15 @@ def predict(
     """
     run, parts = partial(measure, accuracy=READINGS[reading]), []
     for row in rows:
-        numbers = fitted.shared | fitted.own[row.name]
+        numbers = fitted.shared | fitted.populations[row.name]
         config = row_config(fitted.mechanism, row, numbers, replicates, seed)
         plain = with_arm(config, arm(BASELINE))
         ttrl, guard = run(plain), run(with_arm(config, arm(GUARD)))
         _, ratio, matched = find(Control(MATCHED, "matched", GUARD), plain, ttrl, guard, run)
         arms = (BASELINE, ttrl, math.nan), (GUARD, guard, math.nan), (MATCHED, matched, ratio)
         for name, table, ratio in arms:
-            own = {"row": row.name, "arm": name, "achieved_ratio": ratio}
-            parts.append(table.reset_index().assign(**own))
+            labels = {"row": row.name, "arm": name, "achieved_ratio": ratio}
+            parts.append(table.reset_index().assign(**labels))
     return pd.concat(parts, ignore_index=True).reindex(columns=_COLUMNS)
 
 
@@ -324,9 +325,9 @@ def cell_errors(predictions: pd.DataFrame, rows: Sequence[TableRow]) -> pd.DataF
         published_C, values_RC = _target([row], kind), _predicted(predictions, row, kind)
         mean_C = values_RC.mean(axis=0)
         sd_C = values_RC.std(axis=0, ddof=1) if len(values_RC) > 1 else np.nan
-        own = {"row": row.name, "kind": kind, "cell": CELLS, "published": published_C}
-        own |= {"predicted": mean_C, "sd": sd_C, "error": np.abs(mean_C - published_C)}
-        parts.append(pd.DataFrame(own))
+        columns = {"row": row.name, "kind": kind, "cell": CELLS, "published": published_C}
+        columns |= {"predicted": mean_C, "sd": sd_C, "error": np.abs(mean_C - published_C)}
+        parts.append(pd.DataFrame(columns))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -384,15 +385,15 @@ def run_calibration(c: Calibration, out: Path, progress: bool = False) -> str:
             # Further apart than the seeds of two calibrations: neighbouring seeds share no fit.
             seed = c.seed + number * 2 * _EVALUATION
             fitted, new_seed = fit(mechanism, c.rows, reading, seed, c.budget), seed + _EVALUATION
-            found = predict(fitted, c.rows, reading, c.replicates, new_seed)
-            errors = cell_errors(found, c.rows), summary(found, c.rows, c.seed)
-            of_rows = {"": fitted.shared, **fitted.own}
-            numbers = [(row, n, float(v)) for row, own in of_rows.items() for n, v in own.items()]
+            predictions = predict(fitted, c.rows, reading, c.replicates, new_seed)
+            errors = cell_errors(predictions, c.rows), summary(predictions, c.rows, c.seed)
+            of_rows = {"": fitted.shared, **fitted.populations}
+            numbers = [(row, n, float(v)) for row, part in of_rows.items() for n, v in part.items()]
             numbers = pd.DataFrame(numbers, columns=["row", "name", "value"])
-            made = (found, *errors, numbers.assign(loss=fitted.loss))
+            made = (predictions, *errors, numbers.assign(loss=fitted.loss))
             for name, table in zip(_FILES, made, strict=True):
-                own = dict(zip(KEY, (mechanism.name, reading, number), strict=True))
-                tables[name].append(table.assign(**own).reindex(columns=[*KEY, *table]))
+                key = dict(zip(KEY, (mechanism.name, reading, number), strict=True))
+                tables[name].append(table.assign(**key).reindex(columns=[*KEY, *table]))
     joined = {
         name: pd.concat(parts).sort_values(KEY, kind="stable", ignore_index=True)
         for name, parts in tables.items()
@@ -412,10 +413,10 @@ def error_table(summaries: pd.DataFrame, n_rows: int) -> str:
         free = len(MECHANISMS[mechanism].parameters) + len(POPULATION) * n_rows
         lines.append([mechanism, reading, f"{free} / {len(CELLS) * n_rows}"])
         for kind in KINDS:
-            own = where(part, kind=kind)
-            low, high = floats(own, "low").min(), floats(own, "high").max()
+            fits = where(part, kind=kind)
+            low, high = floats(fits, "low").min(), floats(fits, "high").max()
             interval = "" if math.isnan(low) else f" [{low:.2f}, {high:.2f}]"
-            lines[-1].append(f"{finite_mean(own, 'error'):.2f}{interval}")
+            lines[-1].append(f"{finite_mean(fits, 'error'):.2f}{interval}")
     table = TextTable(["mechanism", "reading", "fitted / cells", *_HEADS.values()], lines)
     return "".join(f"{line}\n" for line in table.markdown())
 

@@ -99,8 +99,8 @@ def _differences(rows: pd.DataFrame, at: str, settings: Mapping[str, Any]) -> pd
     if len(norms):
         base_norms = norms.reindex(rows["replicate"]).to_numpy(float)
         metrics["update"] = 100 * floats(rows, "update_norm") / base_norms
-    table, own = contrast_table(metrics), {"at": at, **settings}
-    return table.assign(**own)[[*own, *table]]
+    table, cell = contrast_table(metrics), {"at": at, **settings}
+    return table.assign(**cell)[[*cell, *table]]
 
 
 def compare(
@@ -124,8 +124,8 @@ def compare(
 
     def run(jobs: Sequence[Job], report: Report) -> list[Outcome]:
         tasks = [(job, progress and workers == 1) for job in jobs if not job.finished]
-        with closing(pooled(_simulate, tasks, workers)) as found:
-            list(found)
+        with closing(pooled(_simulate, tasks, workers)) as ended:
+            list(ended)
         return [Outcome(job, 1.0) for job in jobs]
 
     study = Study(
@@ -139,20 +139,20 @@ def compare(
     jobs = study.all_jobs()
     shared = {"replicates", "first_replicate", "seed", "step", "lr"}
     free = having(roles_of(config), Role.ARM, Role.OPERATIONAL) - shared
-    asked = {job.folder: job.config for job in jobs}
+    configs = {job.folder: job.config for job in jobs}
     there = {file.parent for file in out.glob(f"*/{FILE_NAME}")}
-    for folder in [*(own for own in asked if own in there), *sorted(there - asked.keys())]:
+    for folder in [*(path for path in configs if path in there), *sorted(there - configs.keys())]:
         stored = to_values(from_values(read_manifest(folder).config, SimConfig, str(folder)))
-        wanted, may_differ = asked.get(folder, config), () if folder in asked else free
+        wanted, may_differ = configs.get(folder, config), () if folder in configs else free
         check_unchanged(folder, stored, to_values(wanted), may_differ)
     if config.policy != "measured":
         ability_sampler(config)  # refuses a bad histogram or trace before anything is written
-    own = {GRID, TABLE, *study.arms}
+    names = {GRID, TABLE, *study.arms}
 
     def is_own(path: Path) -> bool:
         # A stopped comparison leaves hidden folders, and folders without a run.
         left = path.name.startswith(".") or is_unused(path)
-        return left or path.name in own or (path / FILE_NAME).is_file()
+        return left or path.name in names or (path / FILE_NAME).is_file()
 
     make_folder(out, is_own)
     with locked(out):
@@ -184,10 +184,10 @@ def rows_of(traces: dict[str, Trace], config: SimConfig) -> pd.DataFrame:
             "achieved_ratio": float("nan") if ratio is None else ratio,
             **{"status": "done", "reason": "", "key": name},
         }
-        found = measured(trace, fates(trace.visits, partial=True)).join(facts(trace))
-        table = found[list(MEASURES)].reset_index().assign(**noted)
-        own = {"policy": config.policy, "step": config.step, "arm": name}
-        parts.append(table.assign(**own)[[*own, *table]])
+        measures = measured(trace, fates(trace.visits, partial=True)).join(facts(trace))
+        table = measures[list(MEASURES)].reset_index().assign(**noted)
+        labels = {"policy": config.policy, "step": config.step, "arm": name}
+        parts.append(table.assign(**labels)[[*labels, *table]])
     return pd.concat(parts, ignore_index=True)
 
 
@@ -199,10 +199,10 @@ def report(rows: pd.DataFrame, config: SimConfig, out: Path) -> None:
     """
     voted = with_votes(rows, config)
     contrasts(voted, ["policy", "step"]).to_parquet(out / TABLE, index=False)
-    own = where(voted, policy=config.policy, step=config.step)
-    print_summary(own)
+    at_step = where(voted, policy=config.policy, step=config.step)
+    print_summary(at_step)
     size = f"step {config.step:g}" if config.lr is None else f"lr {config.lr:g}"
-    _print_contrasts(own, f"Differences at equal {size}, policy {config.policy}")
+    _print_contrasts(at_step, f"Differences at equal {size}, policy {config.policy}")
     for (policy,), part in groups(rows, ["policy"]):
         if len(unique(part, "step")) > 1:
             shown = select(voted, voted["arm"].ne(ALL_VOTES))  # near the vote of a visit
@@ -210,7 +210,7 @@ def report(rows: pd.DataFrame, config: SimConfig, out: Path) -> None:
             if policy == config.policy:
                 print("\n".join(effort.own_best_words(where(part, status="done"))))
     print(_STAR)
-    if len(own) < len(voted):
+    if len(at_step) < len(voted):
         print(f"all steps: {out / GRID / RESULTS}; all differences: {out / TABLE}")
     print_failures(rows)
 
@@ -263,12 +263,12 @@ def print_summary(rows: pd.DataFrame, settings: Sequence[str] = ()) -> None:
     for columns in _TABLES:
         if not any(np.isfinite(floats(rows, metric.name)).any() for metric in columns):
             continue  # fates of short runs
-        own = cells if columns is not _OF_FATES else [c for c in cells if trains(str(c[0][-1]))]
-        lines = [[*map(_value, key), *_numbers(part, columns)] for key, part in own[:_MOST_LINES]]
+        kept = cells if columns is not _OF_FATES else [c for c in cells if trains(str(c[0][-1]))]
+        lines = [[*map(_value, key), *_numbers(part, columns)] for key, part in kept[:_MOST_LINES]]
         head = [*settings, "arm", *(metric.head for metric in columns)]
         print("\n".join(TextTable(head, lines).lines()))
-        if len(own) > _MOST_LINES:
-            print(f"... {len(own) - _MOST_LINES} more lines; all are in the file")
+        if len(kept) > _MOST_LINES:
+            print(f"... {len(kept) - _MOST_LINES} more lines; all are in the file")
         said = [f"{m.head}: {m.about}" for m in columns if m.about]
         count = f"Mean over {len(unique(rows, 'replicate'))} replicate(s)."
         last = columns is _TABLES[-1]
@@ -302,11 +302,11 @@ def _print_own_best(rows: pd.DataFrame, policy: str) -> None:
     for (arm,), part in groups(best, ["arm"]):
         steps = ", ".join(f"{step:g}" for step in sorted(unique(part, "step")) if trains(arm))
         value = estimate(floats(part, METRIC))
-        found = f"{value.mean:.1f}"
-        found += f" [{value.low:.1f}, {value.high:.1f}]" if value.has_interval else ""
+        score = f"{value.mean:.1f}"
+        score += f" [{value.low:.1f}, {value.high:.1f}]" if value.has_interval else ""
         degraded = f"{finite_mean(part, 'TotalDeg'):.1f}" if trains(arm) else "-"
         against = gap(best, arm, BASELINE, METRIC, starred=True)
-        lines.append([arm, found, against, degraded, steps])
+        lines.append([arm, score, against, degraded, steps])
     head = ["arm", "pass_final", f"- {BASELINE}", "TotalDeg", "steps chosen"]
     several = len(unique(best, "replicate")) > 1
     how = "on the other half of the replicates" if several else "by its only replicate"

@@ -61,16 +61,16 @@ def kinds() -> dict[str, Any]:
     Types are without bounds: a value beyond them fails its own cells alone.
     """
     hints = get_type_hints(SimConfig)
-    found = {field.name: hints[field.name] for field in fields(SimConfig)}
+    types = {field.name: hints[field.name] for field in fields(SimConfig)}
     for record in RECORDS.values():
-        found |= {f"{GUARD_FIELDS}{name}": kind for name, kind in get_type_hints(record).items()}
-    return {name: kind for name, kind in found.items() if name not in _OF_ARMS | _OF_ROWS}
+        types |= {f"{GUARD_FIELDS}{name}": kind for name, kind in get_type_hints(record).items()}
+    return {name: kind for name, kind in types.items() if name not in _OF_ARMS | _OF_ROWS}
 
 
 def read(config: SimConfig, name: str) -> Any:
     """The value of a dotted name."""
-    group, _, own = name.rpartition(".")
-    return config.guard.flat()[own] if group else getattr(config, name)
+    group, _, field = name.rpartition(".")
+    return config.guard.flat()[field] if group else getattr(config, name)
 
 
 def assign(config: SimConfig, values: Assignments) -> SimConfig:
@@ -78,11 +78,11 @@ def assign(config: SimConfig, values: Assignments) -> SimConfig:
 
     An impossible one is a UserError or a ConfigError.
     """
-    own: dict[str, Any] = {n: v for n, v in values.items() if not n.startswith(GUARD_FIELDS)}
-    guard: dict[str, Any] = {n.partition(".")[2]: v for n, v in values.items() if n not in own}
+    settings: dict[str, Any] = {n: v for n, v in values.items() if not n.startswith(GUARD_FIELDS)}
+    guard: dict[str, Any] = {n.partition(".")[2]: v for n, v in values.items() if n not in settings}
     if guard:
-        own["guard"] = GuardConfig.from_dict(config.guard.flat() | guard)
-    return replace(config, **own) if own else config
+        settings["guard"] = GuardConfig.from_dict(config.guard.flat() | guard)
+    return replace(config, **settings) if settings else config
 
 
 def parse_all(texts: Sequence[str]) -> dict[str, tuple[Value, ...]]:
@@ -95,17 +95,17 @@ def parse_all(texts: Sequence[str]) -> dict[str, tuple[Value, ...]]:
 
 def parse(text: str) -> tuple[str, tuple[Value, ...]]:
     """An axis from `name=values`."""
-    name, equals, values = text.partition("=")
-    if not equals or not values:
+    name, equals, words = text.partition("=")
+    if not equals or not words:
         raise UserError(f"vary {text!r}: give name=value,value or name=uniform:low:high:count")
     _check_name(name)
-    law, _, bounds = values.partition(":")
+    law, _, bounds = words.partition(":")
     if law in ("uniform", "loguniform") and bounds:
         return name, _spaced(name, law, bounds)
-    found = tuple(_value(name, word) for word in values.split(","))
-    if len(set(found)) < len(found):
+    values = tuple(_value(name, word) for word in words.split(","))
+    if len(set(values)) < len(values):
         raise UserError(f"vary {text!r}: a value is there twice; give each once")
-    return name, found
+    return name, values
 
 
 def _check_name(name: str) -> None:
@@ -118,10 +118,10 @@ def _check_name(name: str) -> None:
         raise UserError(f"vary {name}: no such setting{near}")
 
 
-def check_shared(config: SimConfig, *further: str) -> None:
+def check_shared(config: SimConfig, *names: str) -> None:
     """Refuse settings, besides the guard and the rule, that every arm of a study has of its own."""
     usual = SimConfig()
-    for name in ("labels", "treatment", *further):
+    for name in ("labels", "treatment", *names):
         if getattr(config, name) != getattr(usual, name):
             raise UserError(f"{name}: every arm has its own; leave it out and choose --arms")
 
@@ -203,12 +203,12 @@ def named(name: str, config: SimConfig) -> Arm:
     `guard`, also under a rule, has the guard of the settings. Where these name a rule alone, they
     have none, and the arm has its own.
     """
-    if (found := control(name)) is not None:
-        return found.arm
-    made, (base, own) = arm(name), split_settings(name)
+    if (as_control := control(name)) is not None:
+        return as_control.arm
+    made, (base, settings) = arm(name), split_settings(name)
     shared = base in (GUARD, PERMUTED, REPLAYED) or base.endswith(f"+{GUARD}")
     alone = config.rule != BASELINE and config.guard == arm(config.rule).guard
-    return replace(made, guard=with_own(config.guard, own)) if shared and not alone else made
+    return replace(made, guard=with_own(config.guard, settings)) if shared and not alone else made
 
 
 def job_of(
@@ -221,7 +221,7 @@ def job_of(
         return values | {n: (files or {}).get(values[n], values[n]) for n in FILES}
 
     try:
-        if (found := control(name)) is None:
+        if (as_control := control(name)) is None:
             if needs(name):
                 raise UserError(f"arm {name}: replays a run's folder; guard-sim compare has one")
             config = _arm_config(base, values, name)
@@ -231,16 +231,16 @@ def job_of(
         settings = {"arm": name, **values, "definition": to_values(base)}
         return SweepJob(_key("impossible", settings), base, reason=str(error))
     both = {"unguarded": by_content(config), "guard": by_content(guard)}
-    partners = tuple(_key("", own) for own in both.values())
-    return SweepJob(_key(found.kind, both), config, found, partners)
+    partners = tuple(_key("", definition) for definition in both.values())
+    return SweepJob(_key(as_control.kind, both), config, as_control, partners)
 
 
 def _arm_config(base: SimConfig, values: Assignments, name: str) -> SimConfig:
     """The settings of an arm; the varied settings of the guard apply to every arm's guard."""
     policy, population = (str(values.get(n, getattr(base, n))) for n in ("policy", "population"))
     cell = cell_of(policy, population)
-    own = replace(named(for_cell(name, cell), base), step_factor=base.step_factor)
-    config = assign(with_arm(base, own), {**_size(base, values), **values})
+    made = replace(named(for_cell(name, cell), base), step_factor=base.step_factor)
+    config = assign(with_arm(base, made), {**_size(base, values), **values})
     # What cannot reach the run, such as `W` with all parts off, takes its default.
     guard = config.guard
     idle = ["brake_on", "brake_above"] if guard.brake.brake == 1 else []
@@ -279,17 +279,17 @@ def find(
     """
     target = _effort(guard)
     # The factor 1, for the case that no other one comes closer.
-    found = {1.0: (config, control.ratio(_effort(unguarded), target), unguarded)}
+    runs = {1.0: (config, control.ratio(_effort(unguarded), target), unguarded)}
 
     def ratio_at(number: float) -> float:
         factor = config.step_factor if control.setting == "step_factor" else 1.0
         values: dict[str, Any] = {control.setting: factor * number}
-        own = replace(config, **values)
-        table = run(own)
-        found[number] = own, control.ratio(_effort(table), target), table
-        return found[number][1]
+        varied = replace(config, **values)
+        table = run(varied)
+        runs[number] = varied, control.ratio(_effort(table), target), table
+        return runs[number][1]
 
-    return found[control.find(_effort(unguarded), target, ratio_at)]
+    return runs[control.find(_effort(unguarded), target, ratio_at)]
 
 
 def _effort(table: pd.DataFrame) -> Effort:
@@ -325,15 +325,15 @@ def perform(task: tuple[SweepJob, Sequence[pd.DataFrame]]) -> pd.DataFrame:
 
 def contents(files: Iterable[tuple[str, Any]]) -> dict[str, str]:
     """Path of every file to a hash of what is in it, from settings' names and paths or None."""
-    found: dict[str, str] = {}
+    hashes: dict[str, str] = {}
     for name, path in sorted({(name, path) for name, path in files if path is not None}):
         parts = sorted(Path(path).glob("visits/*.parquet")) if Path(path).is_dir() else [Path(path)]
         try:
             digests = "".join(map(file_digest, parts))
         except OSError as error:
             raise UserError(f"{name}: {path} cannot be read ({error.strerror or error})") from error
-        found[path] = hashlib.sha256(digests.encode()).hexdigest()[:20]
-    return found
+        hashes[path] = hashlib.sha256(digests.encode()).hexdigest()[:20]
+    return hashes
 
 
 def check_files(configs: Iterable[SimConfig]) -> None:

@@ -48,14 +48,14 @@ def paper_table(rows: pd.DataFrame) -> pd.DataFrame:
         in percent; sd is NaN for one replicate.
     """
     lines = []
-    for (name, kind), found in groups(rows, ["row", "arm"]):
+    for (name, kind), runs in groups(rows, ["row", "arm"]):
         setting, method = setting_of(str(name)), GUARD if kind in _GUARDS else str(kind)
         assert setting is not None  # every named population is a cell of the paper
         printed = {cell: published_fate(setting, method, cell) for cell in CELLS}
         printed[PASS] = PASS_AT_1.get((setting.model, setting.data, method))
         for cell, value in printed.items():
             if value is not None:
-                ours_R = floats(found, "pass_final" if cell == PASS else cell)
+                ours_R = floats(runs, "pass_final" if cell == PASS else cell)
                 sd = ours_R.std(ddof=1) if len(ours_R) > 1 else np.nan
                 lines.append((name, " ".join(setting), kind, cell, value, ours_R.mean(), sd))
     names = ["row", "title", "kind", "cell", "published", "predicted", "sd"]
@@ -70,12 +70,12 @@ def paper_errors(table: pd.DataFrame) -> pd.DataFrame:
         n_pass; NaN where nothing is printed.
     """
     gaps = floats(table, "predicted") - floats(table, "published")
-    own = table.assign(gap=gaps).set_index(["row", "cell"])
-    base = own.loc[own["kind"] == BASELINE, "gap"]
-    own["change"] = (own["gap"] - base.reindex(own.index)).abs()
-    own["gap"] = own["gap"].abs()
+    cells = table.assign(gap=gaps).set_index(["row", "cell"])
+    base = cells.loc[cells["kind"] == BASELINE, "gap"]
+    cells["change"] = (cells["gap"] - base.reindex(cells.index)).abs()
+    cells["gap"] = cells["gap"].abs()
     lines = []
-    for (name,), part in groups(own, ["kind"]):
+    for (name,), part in groups(cells, ["kind"]):
         is_pass = np.array(part.index.get_level_values("cell") == PASS)
         fates, scores = select(part, ~is_pass), select(part, is_pass)
         means = [finite_mean(fates, "gap"), len(fates), finite_mean(fates, "change")]
@@ -91,10 +91,10 @@ def run_paper(config: SimConfig, out: Path, workers: int, progress: bool = False
         Lines for the terminal: the errors of every arm.
     """
     pairs = []
-    for (name, law), asked in itertools.product(NAMED.items(), ARMS):
-        own = replace(config, population=name, n_problems=law.n_problems, epochs=law.epochs)
-        labels = {"row": name, "arm": arm(asked).name}
-        pairs.append((labels, job_of(own, {}, for_cell(asked, name))))
+    for (name, law), kind in itertools.product(NAMED.items(), ARMS):
+        cell = replace(config, population=name, n_problems=law.n_problems, epochs=law.epochs)
+        labels = {"row": name, "arm": arm(kind).name}
+        pairs.append((labels, job_of(cell, {}, for_cell(kind, name))))
     check_page(out / PAGE)
     values = to_values(config)
     with claimed(out, {"settings": values}, workers):

@@ -83,10 +83,10 @@ class Search:
     @property
     def cells(self) -> list[dict[str, Value]]:
         """What every candidate is run at: learning rate, and response file with its sizes."""
-        own = [(f, sizes(self.base.population, f)) for f in (self.base.response, *self.sets)]
+        files = [(f, sizes(self.base.population, f)) for f in (self.base.response, *self.sets)]
         return [
             {"lr": lr, "response": file, **{name: of[name] for name in ("n_problems", "n_answers")}}
-            for (file, of), lr in itertools.product(own, self.lrs)
+            for (file, of), lr in itertools.product(files, self.lrs)
         ]
 
     @property
@@ -119,19 +119,19 @@ class Search:
         ]
         # Few settings first: of candidates with the same runs the simplest name stays.
         made = [*map(Candidate, self.arms), *sorted(made, key=lambda c: len(c.values))]
-        found: dict[str, Candidate] = {}
+        by_key: dict[str, Candidate] = {}
         for candidate in made:
             job = job_of(self.base, {**dict(candidate.values), **rate}, candidate.arm, files)
             if not job.reason:
-                found.setdefault(job.key, candidate)
+                by_key.setdefault(job.key, candidate)
             elif not candidate.values:
                 raise UserError(f"arm {candidate.arm}: {job.reason}")
-        kept = list(found.values())
+        kept = list(by_key.values())
         plain, others = [c for c in kept if not c.values], [c for c in kept if c.values]
         # Spawned apart from the seed of the runs, whose random numbers these must not repeat.
         rng = np.random.default_rng(np.random.SeedSequence(self.base.seed, spawn_key=(0, 0, 2)))
         shuffled = [*plain, *(others[place] for place in rng.permutation(len(others)))]
-        n = max(n for n in range(len(plain), len(found) + 1) if self.n_runs(n) <= self.budget)
+        n = max(n for n in range(len(plain), len(by_key) + 1) if self.n_runs(n) <= self.budget)
         return shuffled[:n]
 
 
@@ -150,8 +150,8 @@ def run_search(
     left = search.candidates(files)
     for base in bases:
         check_files([base])
-    own = to_values(search)
-    definition = {"settings": own.pop("base"), "search": own, "files": files}
+    values = to_values(search)
+    definition = {"settings": values.pop("base"), "search": values, "files": files}
     pairs, rows, start = [], pd.DataFrame(), 0
     with claimed(folder, definition, workers) as place:
         rounds = zip(search.ends, search.sizes(len(left)), strict=True)
@@ -188,8 +188,8 @@ def scores(rows: pd.DataFrame, lrs: Sequence[float]) -> pd.DataFrame:
     table = table.reindex(columns=list(lrs))
     of = rows.groupby("candidate")
     mean, vote, counts = table.mean(axis=1), of["maj_start"].mean(), of["replicate"].nunique()
-    own = {"mean": mean, "minimum": table.min(axis=1), "minus_vote": mean - vote[table.index]}
-    return table.assign(**own, replicates=counts[table.index])
+    columns = {"mean": mean, "minimum": table.min(axis=1), "minus_vote": mean - vote[table.index]}
+    return table.assign(**columns, replicates=counts[table.index])
 
 
 def results(rows: pd.DataFrame, lrs: Sequence[float], objective: str) -> pd.DataFrame:

@@ -258,8 +258,8 @@ def _outcomes(
             else:
                 tasks.append((job, partners))
         # Closed at once on Ctrl-C, so that the workers end before the results are written.
-        with closing(pooled(perform, tasks, workers)) as found:
-            yield from found
+        with closing(pooled(perform, tasks, workers)) as finished:
+            yield from finished
 
 
 def pooled(do: Callable[[T], R], tasks: Sequence[T], workers: int | None) -> Generator[R]:
@@ -269,8 +269,8 @@ def pooled(do: Callable[[T], R], tasks: Sequence[T], workers: int | None) -> Gen
     # One thread each: the workers themselves use the cores. They write nothing that another one
     # writes, and SIGTERM is blocked in them.
     end = partial(stop_with_parent, signal.SIGKILL)
-    own = {"inner_max_num_threads": 1, "initializer": end} if (workers or 1) > 1 else {}
-    config = joblib.parallel_config("loky", n_jobs=workers, **own) if workers else nullcontext()
+    limits = {"inner_max_num_threads": 1, "initializer": end} if (workers or 1) > 1 else {}
+    config = joblib.parallel_config("loky", n_jobs=workers, **limits) if workers else nullcontext()
     # Their first start unblocks signals, so they start before those are held back.
     for tracker in (multiprocessing.resource_tracker, loky_tracker):
         tracker.ensure_running()

@@ -49,7 +49,7 @@ def test_the_fit_recovers_a_known_row():
     truth = tuple(table[cell].mean() for cell in c.CELLS)
     row = SMALL._replace(ttrl=truth)
     found = c.fit(mechanism, [row], "share", 6, TINY)
-    assert found.own["made-up"]["ability_mean"] == pytest.approx(0.7, abs=0.1)
+    assert found.populations["made-up"]["ability_mean"] == pytest.approx(0.7, abs=0.1)
     starts = {p.name: p.start for p in (*mechanism.parameters, *c.POPULATION)}
     start = c.row_config(mechanism, row, starts, 4, 6)
     before = c.mean_error(measure(with_arm(start, arm("ttrl"))), truth)
@@ -70,7 +70,7 @@ def test_predictions_are_paired_and_matched_in_effort():
     own = {row.name: {"ability_mean": 0.34, "ability_concentration": 0.3}}
     mechanism = c.MECHANISMS["attractor"]
     budget = replace(c.QUICK, candidates=1, population=1, mechanism=1, problems=83)
-    found = c.fit(mechanism, [row], "share", 1, budget)._replace(own=own)
+    found = c.fit(mechanism, [row], "share", 1, budget)._replace(populations=own)
     table = c.predict(found, [row], "share", 3, 2)
     assert list(dict.fromkeys(table["arm"])) == ["ttrl", "guard", "matched"]
     assert table.groupby("arm")["pass_start"].apply(list).map(tuple).nunique() == 1
