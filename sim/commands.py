@@ -123,8 +123,8 @@ class Compare(StudyCommand):
     def defaults(cls, given: Mapping[str, Any], file: File = None) -> dict[str, Any]:
         """Settings of --config, --population and --profile for what is not given."""
         fixed = {"arms", "own_best", "steps", "null", "rule", "population", "n_problems", "epochs"}
-        if "preset" in given and (own := sorted(fixed & given.keys())):
-            raise UserError(f"--{own[0].replace('_', '-')}: --preset has its own; give one of them")
+        if "preset" in given and (name := min(fixed & given.keys(), default="")):
+            raise UserError(f"--{name.replace('_', '-')}: --preset has its own; give one of them")
         arms, file = arms_of(given.get("config"), DEMO_ARMS)
         return {**super().defaults(given, file), "arms": arms}
 
@@ -149,7 +149,7 @@ class Compare(StudyCommand):
         traces = compare(config, names, self.out, not self.quiet, self.workers)
         rows = rows_of(traces, config)
         notes = {name: trace.run.extra for name, trace in traces.items()}
-        trusts = {name: Trust(**own["trust"]) for name, own in notes.items() if "trust" in own}
+        trusts = {arm: Trust(**note["trust"]) for arm, note in notes.items() if "trust" in note}
         steps = self.steps or (STEPS if self.own_best else ())
         if steps or self.null:
             traces.clear()
@@ -268,9 +268,9 @@ class SearchCommand(StudyCommand):
         from sim.studies.search import AXES, Search, report, run_search
 
         names = ("arms", "lrs", "sets", "objective", "budget")
-        own: dict[str, Any] = {name: getattr(self, name) for name in names}
-        own["arms"] = tuple(with_rule(name, self.settings.rule) for name in self.arms)
-        search = Search(base=self.settings, axes=parse_all(self.vary) or AXES, **own)
+        options: dict[str, Any] = {name: getattr(self, name) for name in names}
+        options["arms"] = tuple(with_rule(name, self.settings.rule) for name in self.arms)
+        search = Search(base=self.settings, axes=parse_all(self.vary) or AXES, **options)
         rows = run_search(search, self.out, self.workers, progress=not self.quiet)
         report(search, rows, self.out)
 
@@ -321,10 +321,10 @@ class Agree:
         from sim.settings.populations import response_at
         from sim.studies.agree import Prediction, agree, left_out
 
-        own: dict[str, Any] = {n: getattr(self, n) for n in ("growth", "replicates", "seed")}
-        prediction = Prediction(response_at(str(self.response)), self.response, **own)
-        found = collect(self.real)
-        real = [c for c in found.comparisons if c.world == "real"]
+        options: dict[str, Any] = {n: getattr(self, n) for n in ("growth", "replicates", "seed")}
+        prediction = Prediction(response_at(str(self.response)), self.response, **options)
+        collection = collect(self.real)
+        real = [c for c in collection.comparisons if c.world == "real"]
         if not real:
             raise UserError(f"real: no run of the trainer in {', '.join(map(str, self.real))}")
         table = agree(real, prediction, self.out, self.classical, not self.quiet)
@@ -332,7 +332,8 @@ class Agree:
             print("\n".join([str(task), *cell_table(cells).lines(), ""]))
         for text in (mean_table(table), ranking_table(table)):
             print("\n".join([*text.lines(), ""]))
-        for line in (*left_out(real, self.classical), *(one_line(s.reason) for s in found.skipped)):
+        skipped = (one_line(run.reason) for run in collection.skipped)
+        for line in (*left_out(real, self.classical), *skipped):
             print(f"left out: {line}")
         if self.out is not None:
             with whole(self.out / "agreement.csv") as file:
@@ -373,13 +374,13 @@ class Calibrate:
         """Calibrate, then print the tables."""
         from sim.studies import calibrate as study
 
-        asked = study.chosen("readings", self.readings, study.READINGS)
+        readings = study.chosen("readings", self.readings, study.READINGS)
         rows = study.chosen("rows", self.rows, study.ROWS)
         mechanisms = study.chosen("mechanisms", self.mechanisms, study.MECHANISMS)
         calibration = study.Calibration(
             rows=[study.ROWS[name] for name in rows],
             mechanisms=[study.MECHANISMS[name] for name in mechanisms],
-            readings=[reading for reading in study.READINGS if reading in asked],
+            readings=[reading for reading in study.READINGS if reading in readings],
             budget=study.QUICK if self.quick else study.FitBudget(),
             replicates=min(self.replicates, 4) if self.quick else self.replicates,
             fits=1 if self.quick else self.fits,

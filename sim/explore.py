@@ -37,6 +37,7 @@ from sim.studies.jobs import assign, find, job_of, read
 _FIGURES = ("progress", "fates", "lost")
 _CONFIG: Any = {"displaylogo": False, "responsive": True, "displayModeBar": False}
 _DRAGGED: Any = {"marks": None, "updatemode": "mouseup", "included": False}
+_DRAGGED["allow_direct_input"] = True
 _STYLE, _SCRIPT = (
     Path(__file__).with_name(name).read_text(encoding="utf-8")
     for name in ("explore.css", "explore.js")
@@ -185,9 +186,9 @@ class _Run(NamedTuple):
 @lru_cache(maxsize=64)
 def _run(config: SimConfig) -> _Run:
     trace = simulate(config)
-    found = fates(trace.visits)
-    own = measured(trace, found).assign(update_norm=update_by_replicate(trace.steps))
-    return _Run(dynamics(trace.visits, trace.evals, found), own)
+    problems = fates(trace.visits)
+    metrics = measured(trace, problems).assign(update_norm=update_by_replicate(trace.steps))
+    return _Run(dynamics(trace.visits, trace.evals, problems), metrics)
 
 
 def simulated(config: SimConfig) -> dict[str, _Run]:
@@ -295,14 +296,14 @@ def _is_update(app: Dash) -> bool:
     try:
         body: Any = request.get_json(silent=True)
         known = app.callback_map[body["output"]]
-        form = [{k: v for k, v in own.items() if k != "value"} for own in body["inputs"]]
+        form = [{k: v for k, v in sent.items() if k != "value"} for sent in body["inputs"]]
     except (RecursionError, LookupError, TypeError, AttributeError):
         return False
     targets = [name.rsplit(".", 1) for name in body["output"].strip(".").split("...")]
     changed = body.get("changedPropIds", [])
     return (
-        body.get("outputs") == [{"id": name, "property": own} for name, own in targets]
-        and form == [{"id": own["id"], "property": own["property"]} for own in known["inputs"]]
+        body.get("outputs") == [{"id": name, "property": part} for name, part in targets]
+        and form == [{"id": item["id"], "property": item["property"]} for item in known["inputs"]]
         and isinstance(changed, list)
         and all(isinstance(name, str) for name in changed)
         and body.get("state") in (None, [])
@@ -341,6 +342,6 @@ def _layout(base: SimConfig) -> html.Div:
 
 
 def _control(slider: Slider, value: Any) -> html.Div:
-    own = {"value": value, "id": slider.element, "allow_direct_input": True}
-    widget = dcc.Slider(slider.low, slider.high, slider.step, **own, **_DRAGGED)
+    bounds = slider.low, slider.high, slider.step
+    widget = dcc.Slider(*bounds, value=value, id=slider.element, **_DRAGGED)
     return html.Div([html.Label(slider.label, htmlFor=slider.element), widget], className="control")

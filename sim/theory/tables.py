@@ -61,14 +61,14 @@ def regime_chart(
         diffusion_E = np.array([chain.lock_in_diffusion(p, process.step, n_votes) for p in p0])
         first_E, solved = process.wrong_first_move(x0_E), chain.windows(process)
         nearer_E = np.abs(diffusion_E - lost_E) <= np.abs(first_E - lost_E)
-        own: dict[str, Any] = {"p0": p0, "step_sqrt_votes": process.step * math.sqrt(n_votes)}
-        own |= {"step": process.step, "n_votes": n_votes, "n_samples": n_samples, "lost": lost_E}
-        own |= {"lost_diffusion": diffusion_E, "lost_first_move": first_E}
-        own |= {"form": np.where(nearer_E, "diffusion", "first move")}
+        columns: dict[str, Any] = {"p0": p0, "step_sqrt_votes": process.step * math.sqrt(n_votes)}
+        columns |= {"step": process.step, "n_votes": n_votes, "n_samples": n_samples}
+        columns |= {"lost": lost_E, "lost_diffusion": diffusion_E, "lost_first_move": first_E}
+        columns |= {"form": np.where(nearer_E, "diffusion", "first move")}
         visits = np.array([solved.at(p)[:2] for p in p0])
-        own |= {"visits": visits[:, 0], "visits_lost": visits[:, 1]}
-        own |= {"single_flip_share": chain.single_flip_share(p0, process)}
-        parts.append(pd.DataFrame(own))
+        columns |= {"visits": visits[:, 0], "visits_lost": visits[:, 1]}
+        columns |= {"single_flip_share": chain.single_flip_share(p0, process)}
+        parts.append(pd.DataFrame(columns))
     chart = pd.concat(parts, ignore_index=True)
     chart["regime"] = np.select(
         [chart["lost"] < _CERTAIN, chart["lost"] > 1 - _CERTAIN, chart["visits"] >= _WINDOW],
@@ -113,8 +113,8 @@ def draw(
     flat = SimConfig(policy="independent", population="point", ability_mean=p0, ability_floor=0.0)
     size = replace(flat, n_answers=2, n_problems=n_runs, batch_size=n_runs, epochs=max_visits)
     votes = replace(size, n_votes=process.n_votes, n_samples=process.n_samples, vote_replicates=0)
-    own: dict[str, Any] = {"step": process.step, "schedule": "constant", "guard": GuardConfig.off()}
-    simulation = Simulation(replace(votes, **own, seed=seed))
+    plain = replace(votes, step=process.step, schedule="constant", guard=GuardConfig.off())
+    simulation = Simulation(replace(plain, seed=seed))
     flips_R, extinct_at_R = np.zeros(n_runs, np.int64), np.full(n_runs, -1)
     detected_R, wrong_R = np.zeros(n_runs, bool), np.zeros(n_runs, bool)
     flip_rate_T, first_R, right_R = np.zeros(max_visits), wrong_R, wrong_R
@@ -186,8 +186,8 @@ def proportion(hits: Bools) -> Drawn:
 
 def average(values: NDArray[np.number]) -> Drawn:
     """Mean with its t-interval; NaN for no entries."""
-    found = estimate(np.asarray(values, np.float64))
-    return Drawn(found.mean, found.low, found.high)
+    mean = estimate(np.asarray(values, np.float64))
+    return Drawn(mean.mean, mean.low, mean.high)
 
 
 def drawn_table(
