@@ -26,7 +26,6 @@ from guard_core import Votes
 from sim.settings.config import SimConfig
 from sim.world import training, tree
 from sim.world.observe import with_unparseable
-from sim.world.optimizer import ADAM
 from sim.world.policies import Policy, Update, sample_votes
 from sim.world.populations import P_MIN
 from sim.world.sampling import Floats, Ints, generator
@@ -166,8 +165,7 @@ class Measured(Policy):
             self._apart_R = [Apart.of(start, *sizes) for start in self._weights]
         self._taken_R = [0] * config.replicates
         max_norm = training.MAX_GRAD_NORM if config.max_grad_norm is None else config.max_grad_norm
-        steps = (config.mini_batch, config.kl_coef, config.ema_decay)
-        self._adam = Adam(*ADAM, max_norm, training.WEIGHT_DECAY, *steps)
+        self._adam = Adam(max_norm, config.mini_batch, config.kl_coef, config.ema_decay)
 
     def evaluated(self) -> Measured:
         """Return the policy that evaluations use: at the average of the weights, if one is kept."""

@@ -28,7 +28,7 @@ from numba import njit
 from sim.settings.config import SimConfig
 from sim.world.sampling import Bools, Floats, Ints
 
-ADAM = (0.9, 0.999, 1e-8)
+BETA_1, BETA_2, EPS = 0.9, 0.999, 1e-8
 """The trainer's decays of the mean gradient and of its mean square, and the addend to the root."""
 
 
@@ -36,9 +36,6 @@ class Optimizer(NamedTuple):
     """Settings of the optimizer, passed to compiled code."""
 
     adam: bool
-    beta_1: float
-    beta_2: float
-    eps: float
     max_norm: float
     """Largest gradient norm of a step; infinite without clipping."""
     mini_batch: int
@@ -61,7 +58,7 @@ class Rows(NamedTuple):
 def make_optimizer(config: SimConfig) -> Optimizer:
     """Return the optimizer that the settings name."""
     most = math.inf if config.max_grad_norm is None else config.max_grad_norm
-    return Optimizer(config.optimizer == "adam", *ADAM, float(most), config.mini_batch)
+    return Optimizer(config.optimizer == "adam", float(most), config.mini_batch)
 
 
 def start_rows(optimizer: Optimizer, values: Floats) -> Rows:
@@ -136,14 +133,13 @@ def _step_row(
             square += change * change
         return square
     rows.steps[at] += 1
-    rise_1 = 1.0 - optimizer.beta_1 ** rows.steps[at]
-    rise_2 = 1.0 - optimizer.beta_2 ** rows.steps[at]
+    rise_1, rise_2 = 1.0 - BETA_1 ** rows.steps[at], 1.0 - BETA_2 ** rows.steps[at]
     m_A, v_A = rows.first[at], rows.second[at]
     for a in range(value_A.shape[0]):
         g = scale * gradient_A[a]
-        m_A[a] = optimizer.beta_1 * m_A[a] + (1.0 - optimizer.beta_1) * g
-        v_A[a] = optimizer.beta_2 * v_A[a] + (1.0 - optimizer.beta_2) * g * g
-        change = rate * (m_A[a] / rise_1) / (np.sqrt(v_A[a] / rise_2) + optimizer.eps)
+        m_A[a] = BETA_1 * m_A[a] + (1.0 - BETA_1) * g
+        v_A[a] = BETA_2 * v_A[a] + (1.0 - BETA_2) * g * g
+        change = rate * (m_A[a] / rise_1) / (np.sqrt(v_A[a] / rise_2) + EPS)
         value_A[a] += change
         square += change * change
     return square

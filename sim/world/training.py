@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
+from sim.world.optimizer import BETA_1, BETA_2, EPS
 from sim.world.sampling import LEAVES, Bools, Floats, Ints, fold, stream, unit
 from sim.world.tree import (
     TokenTree,
@@ -115,11 +116,7 @@ MAX_GRAD_NORM = 1.0
 class Adam(NamedTuple):
     """Settings of the optimizer and of the loss."""
 
-    beta_1: float
-    beta_2: float
-    eps: float
     max_norm: float
-    decay: float
     mini_batch: int
     kl_coef: float = 0.0
     average: float = 0.0
@@ -190,18 +187,18 @@ def take_in(at: Weights, gradient_D: Floats, adam: Adam) -> None:
     """Clip a gradient in place and add it to Adam's mean squared gradient."""
     norm = np.sqrt(np.sum(at.scale * (gradient_D * gradient_D)))
     gradient_D *= min(1.0, adam.max_norm / (norm + 1e-6))
-    share = 1.0 - adam.beta_2
-    at.second_moment[:] = adam.beta_2 * at.second_moment + share * gradient_D * gradient_D
+    share = 1.0 - BETA_2
+    at.second_moment[:] = BETA_2 * at.second_moment + share * gradient_D * gradient_D
 
 
 @njit(cache=True, nogil=True)
 def move(at: Weights, gradient_D: Floats, rate: float, adam: Adam, t: int) -> float:
     """Move the weights by a clipped gradient; returns the norm of the change on all weights."""
     turned = turning(at)
-    rise_1, rise_2 = 1.0 - adam.beta_1**t, 1.0 - adam.beta_2**t
-    at.first_moment[:] = adam.beta_1 * at.first_moment + (1.0 - adam.beta_1) * gradient_D
-    pull_D = at.first_moment / rise_1 / (np.sqrt(at.second_moment / rise_2) + adam.eps)
-    shift_D = rate * (pull_D - adam.decay * (at.start + at.w))
+    rise_1, rise_2 = 1.0 - BETA_1**t, 1.0 - BETA_2**t
+    at.first_moment[:] = BETA_1 * at.first_moment + (1.0 - BETA_1) * gradient_D
+    pull_D = at.first_moment / rise_1 / (np.sqrt(at.second_moment / rise_2) + EPS)
+    shift_D = rate * (pull_D - WEIGHT_DECAY * (at.start + at.w))
     at.w[:] += shift_D
     change_D = at.scale * shift_D
     norm = np.sqrt(np.sum(change_D * shift_D))

@@ -16,7 +16,7 @@ from sim.settings.resolve import settings_of
 from sim.world.measured import Apart, Trust
 from sim.world.populations import read_first_accuracies
 from sim.world.sampling import fold
-from sim.world.training import Adam, TrainedBatch, draw_leaves, train_batch
+from sim.world.training import WEIGHT_DECAY, Adam, TrainedBatch, draw_leaves, train_batch
 from sim.world.tree import (
     batch_probs,
     bfloat16,
@@ -200,7 +200,7 @@ def test_logits_that_are_not_finite_stop_the_run(response_file):
             simulate(settings(response_file, lr=1e308))
 
 
-ADAM, RATE = Adam(0.9, 0.999, 1e-8, 1.0, 0.01, 1), 0.05
+ADAM, RATE = Adam(max_norm=1.0, mini_batch=1), 0.05
 WHOLE = tree_of(small_response())
 
 
@@ -249,7 +249,7 @@ def trained(own, visits):
 def decayed(visits):
     start, w = weights_of().start.astype(float), 0.0
     for _ in range(visits):
-        w = w - RATE * ADAM.decay * (start + w)
+        w = w - RATE * WEIGHT_DECAY * (start + w)
     return w
 
 
@@ -394,7 +394,7 @@ def test_compiled_training_equals_numpy(kl_coef):
     rng, weights = np.random.default_rng(5), weights_of()
     assert len(weights.w) == 7 * D // 8 and weights.curvature.any()
     plain, taken = Plain(small_response(), weights), 0
-    adam, drop = Adam(*ADAM[:5], 2, kl_coef), np.array([0, 1, 0, 0, 1, 1], bool)
+    adam, drop = Adam(ADAM.max_norm, 2, kl_coef), np.array([0, 1, 0, 0, 1, 1], bool)
     for batch in range(4):
         problems, rates = rng.permutation(N), np.repeat(rng.uniform(0.02, 0.08, 3), 2)
         samples, streams = rng.integers(1, 6, (N, A + 1)), rng.normal(size=(2, N, A + 1))
