@@ -53,7 +53,7 @@ from guard_core.rules.rule import SECOND_VOTES
 from guard_core.schedule import teacher_rate
 from sim.settings.config import SimConfig
 from sim.world import sampling
-from sim.world.sampling import Bools, Floats, Ints, Shorts, draw_row, fold, room_for, stream, unit
+from sim.world.sampling import Bools, Floats, Ints, Shorts, draw_votes, fold, stream, unit
 
 MIDDLE = 4 * 255
 """Mean of a sum of eight bytes."""
@@ -114,38 +114,24 @@ def listed(counts_RPA: Ints, n: int) -> Shorts:
 
 
 @njit(cache=True, nogil=True)
-def draw_second(
-    seed: int,
-    first: int,
-    epoch: int,
-    problems_RP: Ints,
-    truth_RP: Shorts,
-    p_RPA: Floats,
-    parseable: float,
-    independence: float,
-    n_votes: int,
-) -> Ints:
-    """(R, P, A) votes of a second set."""
+def reworded(
+    seed: int, first: int, problems_RP: Ints, truth_RP: Shorts, p_RPA: Floats, signal: float
+) -> Floats:
+    """(R, P, A) (1 - s) p + s p', p' with the wrong answers permuted (Fisher and Yates)."""
     R, P, A = p_RPA.shape
-    counts_RPA = np.empty((R, P, A), np.int64)
-    room_3C, trained_A, q_A, other_A = room_for(A), np.empty(A, np.int64), np.empty(A), np.empty(A)
+    q_RPA, other_A = np.empty((R, P, A)), np.empty(A)
     for r in range(R):
-        key = stream(seed, first + r, sampling.SECOND, epoch)
-        order_key = stream(seed, first + r, sampling.SECOND_ORDER, 0)
+        key = stream(seed, first + r, sampling.SECOND_ORDER, 0)
         for p in range(P):
-            q_A[:] = other_A[:] = p_RPA[r, p]
-            if independence > 0:
-                # (1 - d) q + d q', q' with the wrong answers' shares permuted (Fisher and Yates).
-                leaf, truth = fold(order_key, problems_RP[r, p]), truth_RP[r, p]
-                for place in range(A - 2, 0, -1):
-                    at = int(unit(leaf, place) * (place + 1))
-                    # Places among the wrong answers; those from the truth on lie one further.
-                    i, j = place + (place >= truth), at + (at >= truth)
-                    other_A[i], other_A[j] = other_A[j], other_A[i]
-                q_A[:] = (1 - independence) * q_A + independence * other_A
-            leaf = fold(key, problems_RP[r, p])
-            draw_row(leaf, q_A, parseable, n_votes, 0, room_3C, counts_RPA[r, p], trained_A)
-    return counts_RPA
+            leaf, truth = fold(key, problems_RP[r, p]), truth_RP[r, p]
+            other_A[:] = p_RPA[r, p]
+            for place in range(A - 2, 0, -1):
+                at = int(unit(leaf, place) * (place + 1))
+                # Places among the wrong answers; those from the truth on lie one further.
+                i, j = place + (place >= truth), at + (at >= truth)
+                other_A[i], other_A[j] = other_A[j], other_A[i]
+            q_RPA[r, p] = (1 - signal) * p_RPA[r, p] + signal * other_A
+    return q_RPA
 
 
 class AnswerTeacher:
@@ -233,13 +219,14 @@ class AnswerObserver:
 
     def second(self, visit: ObservedVisit) -> Ints:
         """(R, P, A) votes of the second set; once per visit, since a teacher follows along."""
-        p_RPA, independence = visit.p_RPA, self.signal
-        if self._teacher is not None:
-            p_RPA = self._teacher.follow(visit.batch, visit.problems_RP, p_RPA)
-            independence = 0.0
-        c, law = self._config, (p_RPA, 1.0 - self._config.unparseable, independence)
-        at = (c.seed, c.first_replicate, visit.epoch, visit.problems_RP, visit.truth_RP)
-        return draw_second(*at, *law, visit.votes.n_votes)
+        c, problems_RP = self._config, visit.problems_RP
+        key = c.seed, c.first_replicate
+        if self._teacher is None:
+            p_RPA = reworded(*key, problems_RP, visit.truth_RP, visit.p_RPA, self.signal)
+        else:
+            p_RPA = self._teacher.follow(visit.batch, problems_RP, visit.p_RPA)
+        law = p_RPA, 1.0 - c.unparseable, c.n_votes, 0
+        return draw_votes(*key, sampling.SECOND, visit.epoch, problems_RP, *law)[0]
 
     def ordinary(self, visit: ObservedVisit) -> Floats:
         """(R, P, K) how ordinary each trained response is."""

@@ -38,6 +38,7 @@ from numpy.typing import NDArray
 
 from guard_core import Votes
 from sim.settings.config import SimConfig
+from sim.world import sampling
 from sim.world.optimizer import make_optimizer, start_rows, take_steps
 from sim.world.sampling import Bools, Floats, Ints, Population, draw_votes, generator, softmax_rows
 
@@ -46,11 +47,9 @@ def sample_votes(
     config: SimConfig, epoch: int, problems_RP: Ints, p_RPA: Floats, parseable: float
 ) -> Votes:
     """Return the votes of a batch; rows of `p_RPA` sum to 1, see `draw_votes`."""
-    counts_RPA = np.empty(p_RPA.shape, np.int64)
-    samples_RPA = np.empty_like(counts_RPA)
-    where, out = (config.seed, config.first_replicate, epoch), (counts_RPA, samples_RPA)
-    draw_votes(*where, problems_RP, p_RPA, parseable, config.n_votes, *out, config.n_samples)
-    return Votes(counts_RPA, samples_RPA, config.n_votes, config.n_samples)
+    at = config.seed, config.first_replicate, sampling.VOTES, epoch, problems_RP
+    sizes = config.n_votes, config.n_samples
+    return Votes(*draw_votes(*at, p_RPA, parseable, *sizes), *sizes)
 
 
 def replicate_numbers(config: SimConfig) -> list[int]:

@@ -346,25 +346,27 @@ def draw_row(
 def draw_votes(
     seed: int,
     first: int,
+    purpose: int,
     epoch: int,
     problems_RP: Ints,
     p_RPA: Floats,
     parseable: float,
     n_votes: int,
-    counts_RPA: Ints,
-    samples_RPA: Ints,
     n_samples: int,
-) -> None:
-    """Draw the votes of a batch into `counts_RPA` and `samples_RPA`.
+) -> tuple[Ints, Ints]:
+    """(R, P, A) all votes of a batch, and the first K of them.
 
     Args:
+        purpose: `VOTES` or `SECOND`.
         parseable: chance that a response holds an answer.
     """
     R, P, A = p_RPA.shape
+    counts_RPA, samples_RPA = np.empty((R, P, A), np.int64), np.empty((R, P, A), np.int64)
     room_3C = room_for(A)
     for r in range(R):
-        key = stream(seed, first + r, VOTES, epoch)
+        key = stream(seed, first + r, purpose, epoch)
         for p in range(P):
             leaf, p_A = fold(key, problems_RP[r, p]), p_RPA[r, p]
             counts_A, samples_A = counts_RPA[r, p], samples_RPA[r, p]
             draw_row(leaf, p_A, parseable, n_votes, n_samples, room_3C, counts_A, samples_A)
+    return counts_RPA, samples_RPA

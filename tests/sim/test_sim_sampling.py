@@ -52,8 +52,8 @@ def test_a_response_is_the_answer_whose_interval_its_number_falls_into(
 ):
     n_answers, n_rows = len(p_A), 100
     p_RPA, problems_RP = np.tile(np.array(p_A), (1, n_rows, 1)), np.arange(n_rows)[None]
-    counts, samples = (np.full(p_RPA.shape, -1, np.int64) for _ in range(2))
-    draw_votes(3, 0, 2, problems_RP, p_RPA, parseable, n_votes, counts, samples, n_samples)
+    sizes = n_votes, n_samples
+    counts, samples = draw_votes(3, 0, VOTES, 2, problems_RP, p_RPA, parseable, *sizes)
     bounds_A = np.append(np.cumsum(parseable * np.array(p_A))[:-1], parseable)
     for n in range(n_rows):
         leaf = np.uint64(fold(np.uint64(stream(3, 0, VOTES, 2)), n))
