@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from guard_core import Decision, Guard, Votes, policy_streams
 from guard_core.advantages import minority_advantages
@@ -98,7 +97,10 @@ class Learner:
         if c.labels == "truth":
             decision = decision.trained_on(visit.truth_RP)
         if Need.VERDICTS in rule.needs:
-            obs = replace(obs, verdicts=self._verdicts(visit, obs, decision))
+            asked_RPQ = rule.questions(obs, decision.label)
+            answers_RPQ = np.take_along_axis(obs.of("answers"), np.maximum(asked_RPQ, 0), axis=-1)
+            answers_RPQ = np.where(asked_RPQ < 0, -2, answers_RPQ)
+            obs = replace(obs, verdicts=self._observer.verdicts(visit, answers_RPQ))
         if c.update == "expected":
             samples_RPA = expected_samples(p_RPA, 1.0 - c.unparseable, c.n_samples)
             obs = replace(obs, votes=replace(votes, samples=samples_RPA))
@@ -148,9 +150,8 @@ class Learner:
         visits_RP = np.take_along_axis(self._memory.problems["visits"], problems_RP, axis=1)
         decision = decision_of(self._settings, seen, visits_RP, minority_RPA, candidates)
         if c.treatment != OWN:
-            deal_RN, deal_RP = epoch.deal_RN, None
-            if deal_RN is not None:
-                deal_RP = np.take_along_axis(deal_RN, problems_RP, axis=1)
+            deal_RN = epoch.deal_RN
+            deal_RP = None if deal_RN is None else np.take_along_axis(deal_RN, problems_RP, 1)
             acting = self._treatments(Treatment.of(decision), problems_RP, epoch.epoch, deal_RP)
             decision = decision.treated(*acting, c.guard.rates.tau_FR)
         if c.skip_rate:
@@ -160,13 +161,6 @@ class Learner:
         for name in ("weight", "beta", "skipped", "route"):
             records_RP[name] = getattr(decision, DECIDED[name])
         return decision
-
-    def _verdicts(
-        self, visit: ObservedVisit, obs: Observations, decision: Decision
-    ) -> NDArray[np.int8]:
-        asked_RPQ = self._rule.questions(obs, decision.label)
-        answers_RPQ = np.take_along_axis(obs.of("answers"), np.maximum(asked_RPQ, 0), axis=-1)
-        return self._observer.verdicts(visit, np.where(asked_RPQ < 0, -2, answers_RPQ))
 
     def _update(self, obs: Observations, decision: Decision, p_RPA: Floats) -> Update:
         rule, config = self._rule, self._config.guard
