@@ -142,8 +142,7 @@ class Tables:
 
     @property
     def _replicate_R(self) -> NDArray[np.int16]:
-        first = self.config.first_replicate
-        return np.arange(first, first + self.config.replicates, dtype=np.int16)
+        return np.array(self.config.replicate_numbers, np.int16)
 
     @property
     def _step_N(self) -> Shorts:

@@ -34,20 +34,10 @@ from sim.engine.rows import RECORD, Epoch, Tables, majority_right
 from sim.settings.config import SimConfig
 from sim.settings.machine_code import compilation_shown
 from sim.world.measured import Measured
+from sim.world.observe import numbers
 from sim.world.policies import POLICIES, Policy
 from sim.world.populations import draw_population, measured_population
-from sim.world.sampling import (
-    DEAL,
-    PICK,
-    SKIP,
-    TIE,
-    Floats,
-    Ints,
-    Population,
-    Shorts,
-    orders,
-    uniforms,
-)
+from sim.world.sampling import DEAL, ORDER, PICK, SKIP, TIE, Floats, Ints, Population, orders
 from sim.world.tree import read_measured
 
 _AT_ONCE = 1024
@@ -73,9 +63,11 @@ class Simulation:
             self.population = population or draw_population(config)
             self.policy = POLICIES[config.policy](config, self.population)
         self.truth_RN = self.population.truth_RN.astype(np.int32)
-        numbers = range(config.first_replicate, config.first_replicate + config.replicates)
         sizes = config.epochs, config.n_problems
-        self._treatments = Treatments(config.treatment, config.seed, numbers, sizes)
+        self._treatments = Treatments(
+            config.treatment, config.seed, config.replicate_numbers, sizes
+        )
+        self._problems_RN = np.tile(np.arange(config.n_problems), (config.replicates, 1))
         self._right_RN = np.empty(self.truth_RN.shape)
         """Chance that a response to each problem is right, at the end of the latest epoch."""
         self._batch = 0
@@ -93,9 +85,8 @@ class Simulation:
         c, epoch = self.config, self._epoch(0)
         votes, p_RNA = self._vote(epoch.problems_RN, 0)
         self.learner = Learner(c, self._treatments, epoch, votes, p_RNA)
-        policy, self._plain = self.policy.plain, None
-        if policy is not None and self.is_plain():
-            self._plain = self.learner.plain(policy, self._right_RN)
+        policy = self.policy.plain if self.is_plain() else None
+        self._plain = None if policy is None else self.learner.plain(policy, self._right_RN)
         epoch.tally(slice(None), votes)
         epoch.records_RN["mean_match_rate"] = np.nan
         epoch.records_RN["weight"] = 1
@@ -118,14 +109,13 @@ class Simulation:
 
     def probabilities(self) -> Floats:
         """(R, N, A) probability of every answer now; 1 - sum is the unparseable probability."""
-        problems_RN = np.tile(np.arange(self.config.n_problems), (self.config.replicates, 1))
-        return self._probabilities(problems_RN, self._batch // self.config.n_batches)
+        return self._probabilities(self._problems_RN, self._batch // self.config.n_batches)
 
     def is_plain(self) -> bool:
         """Nothing between a visit's votes and its update needs more than compiled code."""
         c = self.config
-        usual = c.update == "sampled" and c.treatment == OWN and not c.skip_rate
-        return usual and c.rule == BASELINE and c.guard.brake.brake == 1
+        usual = c.rule == BASELINE and c.update == "sampled"
+        return usual and c.treatment == OWN and not c.skip_rate
 
     def _visit_all(self, epoch: Epoch, plain: Plain) -> None:
         c, bad_R = self.config, np.empty(self.config.replicates, np.int64)
@@ -157,9 +147,7 @@ class Simulation:
 
     def _epoch(self, number: int) -> Epoch:
         c, (R, N) = self.config, self.truth_RN.shape
-        problems_RN = np.tile(np.arange(N), (R, 1))
-        if number:
-            problems_RN = orders(c.seed, c.first_replicate, R, number, N)
+        problems_RN = orders(self._uniforms(ORDER, number)) if number else self._problems_RN
         tie_RN, skip_RN, pick_RN = (self._uniforms(way, number) for way in (TIE, SKIP, PICK))
         return Epoch(
             number,
@@ -178,10 +166,10 @@ class Simulation:
     def majority_accuracy(self) -> Floats:
         """(R,) share of problems whose majority of V new votes, drawn after training, is right."""
         right_RN = np.empty(self.truth_RN.shape)
-        for at, problems_RP, truth_RP in self._chunks():
+        for at, problems_RP in self._chunks():
             # The random numbers of the epoch after the last, which no visit uses.
             votes, _ = self._vote(problems_RP, self.config.epochs + 1, evaluated=True)
-            right_RN[:, at] = majority_right(votes.counts, truth_RP)
+            right_RN[:, at] = majority_right(votes.counts, self.truth_RN[:, at])
         return _summed(right_RN) / self.config.n_problems
 
     def pass_at_1(self) -> Floats:
@@ -190,17 +178,17 @@ class Simulation:
 
     def _evaluate(self) -> None:
         epoch = self._batch // self.config.n_batches
-        for at, problems_RP, truth_RP in self._chunks():
+        for at, problems_RP in self._chunks():
             p_RPA = self._probabilities(problems_RP, epoch, evaluated=True)
-            self._right_RN[:, at] = at_label(p_RPA, truth_RP)
+            self._right_RN[:, at] = at_label(p_RPA, self.truth_RN[:, at])
 
-    def _chunks(self) -> Iterator[tuple[slice, Ints, Shorts]]:
-        """Some problems after others: their place, numbers and truths."""
+    def _chunks(self) -> Iterator[tuple[slice, Ints]]:
+        """Some problems after others: their place and numbers."""
         R, N = self.truth_RN.shape
         size = max(_AT_ONCE // R, 1)
         for start in range(0, N, size):
             at = slice(start, min(start + size, N))
-            yield at, np.tile(np.arange(N)[at], (R, 1)), self.truth_RN[:, at]
+            yield at, np.ascontiguousarray(self._problems_RN[:, at])
 
     def _vote(self, problems_RP: Ints, epoch: int, evaluated: bool = False) -> tuple[Votes, Floats]:
         p_RPA = self._probabilities(problems_RP, epoch, evaluated)
@@ -215,8 +203,8 @@ class Simulation:
         return p_RPA
 
     def _uniforms(self, purpose: int, epoch: int) -> Floats:
-        c = self.config
-        return uniforms(c.seed, c.first_replicate, c.replicates, purpose, epoch, c.n_problems)
+        key = self.config.seed, self.config.first_replicate, purpose, epoch
+        return numbers(*key, self._problems_RN, 1)[..., 0]
 
     def _exploded(self, place: int, problems_RP: Ints, visit: int) -> UserError:
         c, (r, p) = self.config, divmod(place, problems_RP.shape[1])

@@ -209,6 +209,11 @@ class SimConfig:
         return cell_of(self.policy, self.population)
 
     @property
+    def replicate_numbers(self) -> range:
+        """Numbers of the replicates."""
+        return range(self.first_replicate, self.first_replicate + self.replicates)
+
+    @property
     def n_batches(self) -> int:
         """Batches per epoch; the last may be smaller."""
         return math.ceil(self.n_problems / self.batch_size)
@@ -238,17 +243,15 @@ def cell_of(policy: str, population: str) -> str | None:
     return None if policy == "measured" else population
 
 
-@lru_cache
-def _cosine(of_epoch: tuple[int, ...], epochs: int, warmup_ratio: float) -> list[list[float]]:
-    """As `step_factors`; kept, since the arms of a study share them."""
-    return step_factors([*of_epoch], epochs, warmup_ratio)
+_cosine = lru_cache(step_factors)
+"""Kept, since the arms of a study share them."""
 
 
 def _check_together(config: SimConfig) -> None:
     for name, bound in (("n_samples", "n_votes"), ("mini_batch", "batch_size")):
         if (value := getattr(config, name)) > (most := getattr(config, bound)):
             raise UserError(f"{name} = {value}: must be at most {bound} = {most}")
-    if config.first_replicate + config.replicates > _LAST_REPLICATE + 1:
+    if config.replicate_numbers[-1] > _LAST_REPLICATE:
         raise UserError(
             f"first_replicate = {config.first_replicate}: with {config.replicates} replicates the "
             f"last number exceeds {_LAST_REPLICATE}"

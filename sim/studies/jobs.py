@@ -192,8 +192,7 @@ class SweepJob:
 
     def failed(self, reason: str) -> pd.DataFrame:
         """The outcome of a job that failed: as of `perform`, without numbers."""
-        first, number = self.config.first_replicate, self.config.replicates
-        table = pd.DataFrame({"replicate": range(first, first + number)})
+        table = pd.DataFrame({"replicate": self.config.replicate_numbers})
         return table.assign(status="failed", reason=reason, key=self.key)
 
 

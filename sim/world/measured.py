@@ -156,8 +156,8 @@ class Measured(Policy):
         curved = (growth or 0.0, response.facts.sampling or 0.0)
         stored = {"averages": config.ema_decay > 0, "rounded": config.dtype == "bfloat16"}
         self._weights: list[Weights] = []
-        for r in range(config.replicates):
-            rng = generator(config.seed, config.first_replicate + r, "weights")
+        for number in config.replicate_numbers:
+            rng = generator(config.seed, number, "weights")
             self._weights.append(tree.draw_weights(response, features, *curved, rng, **stored))
         self._apart_R: list[Apart] = []
         if {"own", "others"} & set(config.parts_off):

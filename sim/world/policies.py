@@ -40,6 +40,7 @@ from guard_core import Votes
 from sim.settings.config import SimConfig
 from sim.world import sampling
 from sim.world.optimizer import make_optimizer, start_rows, take_steps
+from sim.world.populations import drawn_numbers
 from sim.world.sampling import Bools, Floats, Ints, Population, draw_votes, generator, softmax_rows
 
 
@@ -50,13 +51,6 @@ def sample_votes(
     at = config.seed, config.first_replicate, sampling.VOTES, epoch, problems_RP
     sizes = config.n_votes, config.n_samples
     return Votes(*draw_votes(*at, p_RPA, parseable, *sizes), *sizes)
-
-
-def replicate_numbers(config: SimConfig) -> list[int]:
-    """Number of the replicate whose draws each replicate uses for its problems."""
-    if config.fixed_population:
-        return [0] * config.replicates
-    return [config.first_replicate + r for r in range(config.replicates)]
 
 
 class Directions(NamedTuple):
@@ -201,7 +195,7 @@ def loadings(config: SimConfig) -> Floats:
 
     All are 0 for `independent`, where every problem has nothing but its own logits.
     """
-    shape, numbers = (config.n_problems, 2), replicate_numbers(config)
+    shape, numbers = (config.n_problems, 2), drawn_numbers(config)
     if config.policy == "independent":
         return np.zeros((len(numbers), *shape))
     draws = [generator(config.seed, r, "loadings").normal(size=shape) for r in numbers]
@@ -274,7 +268,7 @@ class Features(Logits):
     def __init__(self, config: SimConfig, population: Population) -> None:
         super().__init__(config)
         self._z_RNA = np.log(population.p0_RNA)
-        numbers = [0] if config.fixed_population else replicate_numbers(config)
+        numbers = [*dict.fromkeys(drawn_numbers(config))]
         shape = (len(numbers), config.n_problems, config.feature_dim, config.n_answers)
         self.phi_RNDA: Features_RNDA = np.empty(shape, np.float32)
         """Features; (1, N, D, A) where all replicates have the same problems."""

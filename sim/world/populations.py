@@ -102,12 +102,17 @@ def read_first_accuracies(folder: str) -> Floats:
 
 def draw_population(config: SimConfig) -> Population:
     """The problems of all replicates of a run; all those of replicate 0 if they are fixed."""
-    ability, last = ability_sampler(config), config.first_replicate + config.replicates
+    ability, numbers = ability_sampler(config), drawn_numbers(config)
+    drawn = {number: _draw_one(config, ability, number) for number in dict.fromkeys(numbers)}
+    parts = zip(*(drawn[number] for number in numbers), strict=True)
+    return Population(*map(np.stack, parts))
+
+
+def drawn_numbers(config: SimConfig) -> list[int]:
+    """Number of the replicate whose draws each replicate uses for its problems."""
     if config.fixed_population:
-        drawn = [_draw_one(config, ability, 0)] * config.replicates
-    else:
-        drawn = [_draw_one(config, ability, r) for r in range(config.first_replicate, last)]
-    return Population(*(np.stack(parts) for parts in zip(*drawn, strict=True)))
+        return [0] * config.replicates
+    return [*config.replicate_numbers]
 
 
 def _draw_one(config: SimConfig, ability: Sampler, replicate: int) -> tuple[Floats, Ints, Ints]:

@@ -127,26 +127,13 @@ def _transpose(row_K: NDArray[np.uint64]) -> None:
         mask ^= mask << np.uint64(shift)
 
 
-@njit(cache=True, nogil=True)
-def uniforms(
-    seed: int, first: int, replicates: int, purpose: int, epoch: int, n_problems: int
-) -> Floats:
-    """(R, N) uniform numbers in [0, 1)."""
-    out_RN = np.empty((replicates, n_problems))
-    for r in range(replicates):
-        key = stream(seed, first + r, purpose, epoch)
-        for n in range(n_problems):
-            out_RN[r, n] = unit(fold(key, n), 0)
-    return out_RN
-
-
 _PLACES = 2 ** (63 - DIGITS)
 """Problems whose numbers fit into a whole number beside a key."""
 
 
-def orders(seed: int, first: int, replicates: int, epoch: int, n_problems: int) -> Ints:
-    """(R, N) problems in visiting order, per replicate the ranks of random keys."""
-    keys_RN = uniforms(seed, first, replicates, ORDER, epoch, n_problems)
+def orders(keys_RN: Floats) -> Ints:
+    """(R, N) problems in visiting order, per replicate the ranks of random keys in [0, 1)."""
+    n_problems = keys_RN.shape[1]
     if n_problems > _PLACES:
         return np.argsort(keys_RN, axis=1)
     # Key and problem in one whole number: sorting numbers is faster than sorting their places.

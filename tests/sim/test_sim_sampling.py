@@ -4,6 +4,7 @@ from scipy.special import softmax
 from scipy.stats import chi2, kstest
 
 from sim import SimConfig
+from sim.world import observe
 from sim.world.observe import MIDDLE, MOST, WIDTH, bell
 from sim.world.populations import draw_population
 from sim.world.sampling import (
@@ -20,7 +21,6 @@ from sim.world.sampling import (
     orders,
     softmax_rows,
     stream,
-    uniforms,
     word,
 )
 
@@ -63,6 +63,11 @@ def test_a_response_is_the_answer_whose_interval_its_number_falls_into(
             assert drawn_A.tolist() == found[0, n].tolist()
 
 
+def uniforms(seed, first, replicates, purpose, epoch, n_problems):
+    problems_RN = np.tile(np.arange(n_problems), (replicates, 1))
+    return observe.numbers(seed, first, purpose, epoch, problems_RN, 1)[..., 0]
+
+
 def test_coordinates_change_every_number():
     base = uniforms(1, 0, 2, TIE, 1, 500)
     for at in ((2, 0, TIE, 1), (1, 2, TIE, 1), (1, 0, ORDER, 1), (1, 0, TIE, 2)):
@@ -80,7 +85,7 @@ def test_uniforms_are_uniform():
 
 
 def test_orders_are_uniform_permutations():
-    order_RN = orders(5, 0, 6000, 1, 3)
+    order_RN = orders(uniforms(5, 0, 6000, ORDER, 1, 3))
     assert (np.sort(order_RN, axis=1) == np.arange(3)).all()
     codes = order_RN @ np.array([9, 3, 1])
     seen = np.unique(codes, return_counts=True)[1]
@@ -91,7 +96,7 @@ def test_orders_are_uniform_permutations():
 @pytest.mark.parametrize("n_problems", [1, 1024, 1025])
 def test_orders_are_those_of_the_random_keys(n_problems):
     keys_RN = uniforms(5, 2, 20, ORDER, 3, n_problems)
-    order_RN = orders(5, 2, 20, 3, n_problems)
+    order_RN = orders(keys_RN)
     assert (order_RN == np.argsort(keys_RN, axis=1)).all() and order_RN.dtype == np.int64
 
 
