@@ -20,7 +20,7 @@ import numpy as np
 
 from sim import SimConfig, simulate
 from sim.engine.run import Simulation
-from sim.world.sampling import draw_votes
+from sim.world.sampling import VOTES, draw_votes
 
 
 def cpu(work: Callable[[], object]) -> float:
@@ -40,11 +40,8 @@ def draw_only(config: SimConfig) -> Callable[[], None]:
         for epoch in range(c.epochs + 1):
             for p_RPA in batches:
                 problems_RP = np.tile(np.arange(p_RPA.shape[1]), (c.replicates, 1))
-                counts_RPA = np.empty(p_RPA.shape, np.int64)
-                samples_RPA = np.empty_like(counts_RPA)
-                seeds = (c.seed, 0, epoch)
-                votes = (c.n_votes, counts_RPA, samples_RPA, c.n_samples)
-                draw_votes(*seeds, problems_RP, p_RPA, 1.0, *votes)
+                key = (c.seed, 0, VOTES, epoch)
+                draw_votes(*key, problems_RP, p_RPA, 1.0, c.n_votes, c.n_samples)
 
     return draw
 
