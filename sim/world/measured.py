@@ -153,12 +153,11 @@ class Measured(Policy):
         self._growth = config.growth if response.facts.growth is None else response.facts.growth
         growth = self._growth if config.growth is None else config.growth
         features = np.ascontiguousarray(response.features, np.float32)
-        curved = (growth or 0.0, response.facts.sampling or 0.0)
         stored = {"averages": config.ema_decay > 0, "rounded": config.dtype == "bfloat16"}
-        self._weights: list[Weights] = []
-        for number in config.replicate_numbers:
-            rng = generator(config.seed, number, "weights")
-            self._weights.append(tree.draw_weights(response, features, *curved, rng, **stored))
+        rngs = [generator(config.seed, number, "weights") for number in config.replicate_numbers]
+        self._weights = [
+            tree.draw_weights(response, features, growth or 0.0, rng, **stored) for rng in rngs
+        ]
         self._apart_R: list[Apart] = []
         if {"own", "others"} & set(config.parts_off):
             sizes = config.n_problems, "own" not in config.parts_off

@@ -59,8 +59,6 @@ MIDDLE = 4 * 255
 """Mean of a sum of eight bytes."""
 WIDTH = float(np.sqrt(8 * (256**2 - 1) / 12))
 """Its standard deviation."""
-MOST = MIDDLE / WIDTH
-"""The largest of the standardised numbers."""
 
 Scale = tuple[float, float]
 """Mean of a confidence, and its slope in x."""

@@ -245,7 +245,6 @@ def draw_weights(
     response: Response,
     features: Singles,
     growth: float,
-    sampling: float,
     rng: np.random.Generator,
     averages: bool = False,
     rounded: bool = False,
@@ -261,7 +260,8 @@ def draw_weights(
     scale = response.used_scale(columns)
     if rounded:
         start = bfloat16(start).astype(np.float32)
-    fixed = (features, first, basis, curvature, growth, sampling, scale, start, rounded)
+    bends = (basis, curvature, growth, response.facts.sampling or 0.0)
+    fixed = (features, first, *bends, scale, start, rounded)
     sizes = (len(basis), used, used, *((used, len(basis)) if averages else (0, 0)))
     return Weights(*fixed, np.zeros(used), np.zeros(used, np.float32), *map(np.zeros, sizes))
 

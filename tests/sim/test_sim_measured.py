@@ -206,7 +206,7 @@ WHOLE = tree_of(small_response())
 
 def weights_of():
     response = small_response()
-    return draw_weights(response, response.features, CURVED, SAMPLING, np.random.default_rng(1))
+    return draw_weights(response, response.features, CURVED, np.random.default_rng(1))
 
 
 def leaves_of(tree, at, n):
