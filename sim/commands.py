@@ -148,8 +148,8 @@ class Compare(StudyCommand):
         print_short(config.epochs)
         traces = compare(config, names, self.out, not self.quiet, self.workers)
         rows = rows_of(traces, config)
-        notes = {name: trace.run.extra for name, trace in traces.items()}
-        trusts = {arm: Trust(**note["trust"]) for arm, note in notes.items() if "trust" in note}
+        trusts = {arm: trace.run.extra.get("trust") for arm, trace in traces.items()}
+        words = [f"{arm}: {Trust(**trust).line()}" for arm, trust in trusts.items() if trust]
         steps = self.steps or (STEPS if self.own_best else ())
         if steps or self.null:
             traces.clear()
@@ -160,9 +160,7 @@ class Compare(StudyCommand):
             rows = pd.concat([rows, more], ignore_index=True)
             rows = rows.drop_duplicates(["policy", "step", "arm", "replicate"])
         report(rows, config, self.out)
-        for arm, trust in trusts.items():
-            print(f"{arm}: {trust.line()}")
-        print(self.out)
+        print(*words, self.out, sep="\n")
 
 
 @dataclass(kw_only=True)
@@ -436,8 +434,8 @@ class Theory:
             columns = ["p0", "step_sqrt_votes", "lost", "visits", "single_flip_share", "regime"]
             print(chart[columns].round(4).to_string(index=False))
             return
-        how = {"n_runs": self.runs, "seed": self.seed, "max_visits": self.max_visits}
-        table = drawn_table(self.p0, self.step, self.n_votes, self.n_samples, **how)
+        draws = {"n_runs": self.runs, "seed": self.seed, "max_visits": self.max_visits}
+        table = drawn_table(self.p0, self.step, self.n_votes, self.n_samples, **draws)
         print(f"Two answers, V = {self.n_votes}, K = {self.n_samples}, {self.runs} problems a cell")
         print(as_text(table))
 

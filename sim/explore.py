@@ -36,8 +36,7 @@ from sim.studies.jobs import assign, find, job_of, read
 
 _FIGURES = ("progress", "fates", "lost")
 _CONFIG: Any = {"displaylogo": False, "responsive": True, "displayModeBar": False}
-_DRAGGED: Any = {"marks": None, "updatemode": "mouseup", "included": False}
-_DRAGGED["allow_direct_input"] = True
+_DRAGGED: Any = {"marks": None, "included": False, "allow_direct_input": True}
 _STYLE, _SCRIPT = (
     Path(__file__).with_name(name).read_text(encoding="utf-8")
     for name in ("explore.css", "explore.js")

@@ -226,8 +226,8 @@ def fit(
     shared = candidates[int(np.argmin(losses))]
     for _ in range(budget.rounds):
         for row in rows:
-            start = populations[row.name]
-            populations[row.name] = _descend(partial(loss, row, shared), start, budget.population)
+            before = populations[row.name]
+            populations[row.name] = _descend(partial(loss, row, shared), before, budget.population)
         shared = _descend(total, shared, budget.mechanism)
     by_row = {name: values(POPULATION, unit) for name, unit in populations.items()}
     return Fit(mechanism, values(mechanism.parameters, shared), by_row, total(shared))

@@ -179,15 +179,12 @@ def rows_of(traces: dict[str, Trace], config: SimConfig) -> pd.DataFrame:
     for name, trace in traces.items():
         extra = trace.run.extra
         ratio = extra.get("achieved_ratio")  # of controls; None where there was nothing to match
-        noted = {
-            "step_factor": extra.get("step_factor", 1.0),
-            "achieved_ratio": float("nan") if ratio is None else ratio,
-            **{"status": "done", "reason": "", "key": name},
-        }
-        measures = measured(trace, fates(trace.visits, partial=True)).join(facts(trace))
-        table = measures[list(MEASURES)].reset_index().assign(**noted)
         labels = {"policy": config.policy, "step": config.step, "arm": name}
-        parts.append(table.assign(**labels)[[*labels, *table]])
+        labels |= {"status": "done", "reason": "", "key": name}
+        labels |= {"step_factor": extra.get("step_factor", 1.0)}
+        labels |= {"achieved_ratio": np.nan if ratio is None else ratio}
+        measures = measured(trace, fates(trace.visits, partial=True)).join(facts(trace))
+        parts.append(measures[list(MEASURES)].reset_index().assign(**labels))
     return pd.concat(parts, ignore_index=True)
 
 
