@@ -113,8 +113,7 @@ def with_state(base: SimConfig, state: State) -> SimConfig:
     """
     population, reading = (state.get(name) for name in CHOICES)
     if population not in (None, base.population):
-        chosen: dict[str, Any] = {"population": population, **sizes(str(population), None)}
-        base = replace(base, **chosen)
+        base = assign(base, {"population": population, **sizes(str(population), None)})
     if reading is not None and reading != reading_of(base):
         base = replace(base, guard=_guard(reading, base))
     moved = [slider for slider in SLIDERS if state.get(slider.element) is not None]

@@ -61,10 +61,9 @@ class Prediction(NamedTuple):
         return SimConfig(policy=policy, step=step, population="trace", **settings)
 
     def _shared(self, run: Manifest, *names: str) -> dict[str, Any]:
-        settings = {name: run.config[name] for name in (*TAKEN, *names) if name in run.config}
-        guard = GuardConfig.from_dict(run.config["guard"])
-        settings |= {"guard": guard, "n_problems": run.n_problems}
-        return settings | {"replicates": self.replicates, "seed": self.seed}
+        taken = {name: run.config[name] for name in (*TAKEN, *names) if name in run.config}
+        taken |= {"guard": GuardConfig.from_dict(run.config["guard"]), "n_problems": run.n_problems}
+        return taken | {"replicates": self.replicates, "seed": self.seed}
 
 
 def not_classical(run: Manifest) -> str | None:

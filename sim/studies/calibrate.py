@@ -293,8 +293,7 @@ def predict(
         _, ratio, matched = find(Control(MATCHED, "matched", GUARD), plain, ttrl, guard, run)
         arms = (BASELINE, ttrl, math.nan), (GUARD, guard, math.nan), (MATCHED, matched, ratio)
         for name, table, ratio in arms:
-            labels = {"row": row.name, "arm": name, "achieved_ratio": ratio}
-            parts.append(table.reset_index().assign(**labels))
+            parts.append(table.reset_index().assign(row=row.name, arm=name, achieved_ratio=ratio))
     return pd.concat(parts, ignore_index=True).reindex(columns=_COLUMNS)
 
 

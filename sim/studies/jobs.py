@@ -282,8 +282,7 @@ def find(
 
     def ratio_at(number: float) -> float:
         factor = config.step_factor if control.setting == "step_factor" else 1.0
-        values: dict[str, Any] = {control.setting: factor * number}
-        varied = replace(config, **values)
+        varied = assign(config, {control.setting: factor * number})
         table = run(varied)
         runs[number] = varied, control.ratio(_effort(table), target), table
         return runs[number][1]
