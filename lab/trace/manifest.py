@@ -147,9 +147,9 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 def _utf8(value: Any) -> Any:
     """Plain values whose texts can be encoded; names of files may hold any bytes."""
     if isinstance(value, dict):
-        return {_utf8(key): _utf8(own) for key, own in value.items()}
+        return {_utf8(key): _utf8(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_utf8(own) for own in value]
+        return [_utf8(item) for item in value]
     return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
@@ -174,8 +174,8 @@ def read_manifest(folder: Path) -> Manifest:
                 f"{folder}: written with schema {values['schema_version']}, this version reads up "
                 f"to {SCHEMA_VERSION}; upgrade ttrl-guard-lab"
             )
-        found = msgspec.convert(values, Manifest)
-        msgspec.convert(found.extra.get("notices"), list[str] | None)
+        manifest = msgspec.convert(values, Manifest)
+        msgspec.convert(manifest.extra.get("notices"), list[str] | None)
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"{folder}: {_why_none(folder)}") from None
     except OSError as error:
@@ -184,7 +184,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise UserError(f"{folder}: {FILE_NAME} is damaged (nested too deep)") from None
     except (msgspec.MsgspecError, ValueError) as error:
         raise UserError(f"{folder}: {FILE_NAME} is damaged ({error}); run it again") from error
-    return found
+    return manifest
 
 
 def _why_none(folder: Path) -> str:
@@ -227,13 +227,13 @@ def now() -> str:
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that this process has loaded."""
-    found = {"python": platform.python_version()}
+    loaded = {"python": platform.python_version()}
     for package in _PACKAGES.split():
         module = "guard_core" if package == "ttrl-guard-lab" else package
         if module in sys.modules:
             with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-                found[package] = _version(package)
-    return found
+                loaded[package] = _version(package)
+    return loaded
 
 
 @functools.cache
@@ -318,8 +318,8 @@ def _part_numbers(folder: Path, table: str) -> set[int]:
     """Numbers of the complete parts; names of a killed writer's temporary files do not match."""
     place = folder / table
     names = [path.name for path in place.iterdir()] if place.is_dir() else []
-    found = (re.fullmatch(r"part-(\d{5,})\.parquet", name) for name in names)
-    return {int(match[1]) for match in found if match}
+    matches = (re.fullmatch(r"part-(\d{5,})\.parquet", name) for name in names)
+    return {int(match[1]) for match in matches if match}
 
 
 def parts_of(folder: Path, table: str, n_parts: int | None = None) -> list[Path]:
