@@ -21,9 +21,9 @@ def check_state(state: Any, config: GuardConfig) -> None:
     """
     shape = state.label.shape
     for name in type(state).__slots__:
-        own = getattr(state, name).shape
-        if (own[:-1] if name in _WIDE else own) != shape:
-            raise ValueError(f"state: {name} of shape {own} does not fit label of shape {shape}")
+        sizes = getattr(state, name).shape
+        if (sizes[:-1] if name in _WIDE else sizes) != shape:
+            raise ValueError(f"state: {name} of shape {sizes} does not fit label of shape {shape}")
     widths = (state.flips.shape[-1], state.match_rates.shape[-1])
     remembers, remembered = config.labels.label_from == "memory", state.memory.shape[-1] > 0
     begun, seen = state.visits > 0, state.mps_active | (state.steady > 0)
@@ -38,8 +38,8 @@ def check_state(state: Any, config: GuardConfig) -> None:
         "MPS, the state has visits without it": config.mps is not None and (begun > seen).any(),
         "no FRS, the state has its marks": config.frs is None and state.c2_fired.any(),
     }
-    if found := [fault for fault, wrong in faults.items() if wrong]:
-        raise ValueError(f"state: was made by other settings; this guard has {found[0]}")
+    if wrong := [fault for fault, is_wrong in faults.items() if is_wrong]:
+        raise ValueError(f"state: was made by other settings; this guard has {wrong[0]}")
 
 
 def check_batch(shape: tuple[int, ...], votes: Votes, scores: Any, **draws: Array) -> None:
@@ -55,10 +55,10 @@ def check_batch(shape: tuple[int, ...], votes: Votes, scores: Any, **draws: Arra
     given |= {f"draws.{name}": array.shape for name, array in draws.items()}
     if scores is not None:
         given["scores"] = scores.shape[:-1]
-    for name, own in given.items():
-        if own != shape:
+    for name, sizes in given.items():
+        if sizes != shape:
             raise ValueError(
-                f"{name}: for problems of shape {own}, and the state has rows of shape {shape}; "
+                f"{name}: for problems of shape {sizes}, and the state has rows of shape {shape}; "
                 "give state.take(problems) and one row for each of these problems"
             )
     if scores is not None and scores.size and not scores.min() >= 0:
@@ -86,9 +86,9 @@ def check_rows(whole: Any, rows: Any, shape: tuple[int, ...]) -> None:
             "give the rows that step returned for these problems"
         )
     for name in ("flips", "match_rates"):
-        into, own = getattr(whole, name).shape[-1], getattr(rows, name).shape[-1]
-        if into != own:
-            raise ValueError(f"state: rows with {own} visits of {name}, and the state keeps {into}")
+        old, new = getattr(whole, name).shape[-1], getattr(rows, name).shape[-1]
+        if old != new:
+            raise ValueError(f"state: rows with {new} visits of {name}, and the state keeps {old}")
     widths = whole.memory.shape[-1], rows.memory.shape[-1]
     if 0 in widths and any(widths) and (widths[0] > 0 or whole.visits.any()):
         raise ValueError(

@@ -381,7 +381,7 @@ class GuardConfig(_Checked):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for TOML and JSON: a table for each part, False where it is off."""
-        return {name: False if own is None else own for name, own in asdict(self).items()}
+        return {name: False if part is None else part for name, part in asdict(self).items()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> GuardConfig:

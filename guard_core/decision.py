@@ -31,8 +31,8 @@ DECIDED = {"tie": "tied", "skipped": "skip", **{name: name for name in _SAME.spl
 
 def rerouted(skip: Array, high_risk: Array, contested: Array) -> Array:
     """(..., P) routes under other skips than the guard's; contested is FR > tau_FR now."""
-    own = np.where(high_risk, HIGH_RISK, np.where(contested, AT_RISK, STABLE))
-    return np.where(skip, SKIPPED, own).astype(np.int8)
+    unskipped = np.where(high_risk, HIGH_RISK, np.where(contested, AT_RISK, STABLE))
+    return np.where(skip, SKIPPED, unskipped).astype(np.int8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,4 +105,4 @@ class Treatment(NamedTuple):
         """
         rank = np.argsort(np.argsort(problems, axis=-1), axis=-1)
         source = np.take_along_axis(np.argsort(draws, axis=-1), rank, axis=-1)
-        return Treatment(*(np.take_along_axis(own, source, axis=-1) for own in self))
+        return Treatment(*(np.take_along_axis(dealt, source, axis=-1) for dealt in self))

@@ -37,16 +37,16 @@ def weigh_support(s: Settings, scores: Sequence[Any], visit: Any) -> None:
     """Change weight and skip by the label's support among the scores that it was chosen by."""
     if s.margin_power == 0 and s.min_share == 0:
         return
-    total, own, best = 0.0, 0.0, 0.0
+    total, support, best = 0.0, 0.0, 0.0
     for a in range(len(scores)):
         total += scores[a]
         if a == visit.label:
-            own += scores[a]
+            support += scores[a]
         elif scores[a] > best:
             best = 1.0 * scores[a]
     total = total if total > 0 else 1.0
-    margin = max((own - best) / total, 0.0)
+    margin = max((support - best) / total, 0.0)
     for _ in range(s.margin_power):
         visit.weight *= margin
-    if own / total < s.min_share - ROUNDING:
+    if support / total < s.min_share - ROUNDING:
         visit.skipped, visit.route = True, SKIPPED

@@ -90,8 +90,8 @@ class Guard:
         new = call.state()
         seen = call.road.records(call.visits, VISIT).reshape(order.shape)
         minority = np.asarray(minority, np.bool_).reshape(candidates.shape)
-        own = {"label": new.label, "route": seen["route"].astype(np.int8)}
-        return new, decision_of(call.s, seen, new.visits, minority, candidates, **own)
+        overrides = {"label": new.label, "route": seen["route"].astype(np.int8)}
+        return new, decision_of(call.s, seen, new.visits, minority, candidates, **overrides)
 
     def remembered(self, rows: GuardState) -> Array | None:
         """(..., P, A) memory times `discount`, before `step`; None where labels do not remember."""
@@ -146,11 +146,11 @@ class _Call:
 
 
 def decision_of(
-    s: Settings, seen: Any, visits: Array, minority: Array, votes: Array, **own: Array
+    s: Settings, seen: Any, visits: Array, minority: Array, votes: Array, **overrides: Array
 ) -> Decision:
-    """Return a decision from the fields of `VISIT` and those in `own`; `votes` are candidates'."""
+    """Return a decision from the fields of `VISIT` and `overrides`; `votes` are candidates'."""
     return Decision(
-        **{field: seen[name] for name, field in DECIDED.items()} | own,
+        **{field: seen[name] for name, field in DECIDED.items()} | overrides,
         visits=visits,
         high_risk=at_high_risk(s, seen["had_competition"], visits, seen["mean_match_rate"]),
         minority=minority,

@@ -276,8 +276,8 @@ class Scope(Rule):
             scores = np.matmul(drawn, hot * weights[..., None])
         else:
             first = np.argsort(draws, axis=-1, stable=True)[..., :n_drawn]
-            shown = (np.broadcast_to(own[..., None, :], draws.shape) for own in (answers, weights))
-            scores = self._sums(obs, *(np.take_along_axis(own, first, axis=-1) for own in shown))
+            shown = (np.broadcast_to(a[..., None, :], draws.shape) for a in (answers, weights))
+            scores = self._sums(obs, *(np.take_along_axis(a, first, axis=-1) for a in shown))
         if obs.prior is not None:
             prior = n_drawn / V * widen(obs.prior, scores.shape[-1])[..., None, :]
             scores = widen(scores, prior.shape[-1]) + prior

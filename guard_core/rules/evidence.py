@@ -145,13 +145,13 @@ class CoVerRL(Rule):
         wins = (answers == label[..., None]) & (label >= 0)[..., None]
         n_wins, most = wins.sum(axis=-1, keepdims=True), self.verifications
         n_asked = np.where(n_wins >= most, most, n_wins - n_wins % 2)
-        asked = np.arange(most) < np.where(n_wins < V, n_asked, 0)
+        is_asked = np.arange(most) < np.where(n_wins < V, n_asked, 0)
         # Those of the majority come first, in their order.
         places = widen(np.argsort(~wins, axis=-1, stable=True)[..., :most], most)
         # A representative response of the least frequent other answer.
         votes = np.where(wins, V + 2, per_response(obs.votes.counts, answers, unparseable=V + 1))
-        rival = np.where(asked, np.argmin(votes, axis=-1, keepdims=True), -1)
-        return np.concatenate([np.where(asked, places, -1), rival], axis=-1)
+        rival = np.where(is_asked, np.argmin(votes, axis=-1, keepdims=True), -1)
+        return np.concatenate([np.where(is_asked, places, -1), rival], axis=-1)
 
     def weigh(self, obs: Observations, label: Array) -> Array:
         return self.trusts(obs.of("verdicts")).astype(np.float64)
