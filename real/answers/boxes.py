@@ -78,8 +78,8 @@ def repeats(question: str, responses: Sequence[str]) -> int:
     counts as a value.
     """
     boxes = (last_box(response) or "" for response in responses)
-    asked, *formulas = (_DRESS.sub("", _TIMES.sub("*", text)) for text in (question, *boxes))
-    return sum(_FORMULA.search(formula) is not None and formula in asked for formula in formulas)
+    question, *formulas = (_DRESS.sub("", _TIMES.sub("*", text)) for text in (question, *boxes))
+    return sum(_FORMULA.search(formula) is not None and formula in question for formula in formulas)
 
 
 _NUMBER = re.compile(r"-?\$?(?:\d[\d,]*(?:\.\d+)*|\.\d+)")
@@ -87,5 +87,5 @@ _NUMBER = re.compile(r"-?\$?(?:\d[\d,]*(?:\.\d+)*|\.\d+)")
 
 def last_number(text: str) -> str | None:
     """Return the last number, as `flexible-extract` of lm-evaluation-harness; None without one."""
-    found = _NUMBER.findall(text)
-    return found[-1].rstrip(",") if found else None
+    numbers = _NUMBER.findall(text)
+    return numbers[-1].rstrip(",") if numbers else None

@@ -162,8 +162,8 @@ def _asks(node: Node) -> bool:
     left, *between, right = node.parts
     signs = set(node.text.split())
     if signs == {r"\in"}:
-        asked = left.parts if left.kind == "()" else (left,)
-        return all(one.kind == "name" for one in asked) or _is_application(left)
+        names = left.parts if left.kind == "()" else (left,)
+        return all(one.kind == "name" for one in names) or _is_application(left)
     if signs != {"="}:
         return False
     if _is_application(left) and names_in(left.parts[1]) and not between:
@@ -218,5 +218,5 @@ def _names(node: Node, value: Node) -> bool:
 
 def names_in(node: Node) -> frozenset[str]:
     """Names anywhere in a node, but for those with a value."""
-    own = (node.text,) if node.kind == "name" and is_name(node) else ()
-    return frozenset(own).union(*map(names_in, () if node.text == r"\mathbb" else node.parts))
+    names = (node.text,) if node.kind == "name" and is_name(node) else ()
+    return frozenset(names).union(*map(names_in, () if node.text == r"\mathbb" else node.parts))

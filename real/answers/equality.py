@@ -114,14 +114,14 @@ def _relation(node: Node) -> str:
 
     for name in sorted(names, key=preference) if sign == "=" and len(names) > 1 else ():
         with suppress(NoValueError):
-            found = isolated(gap, name)[2]
-            if all(found != everywhere(read(other)) for other in names):  # `y=x`
-                return found
+            text = isolated(gap, name)[2]
+            if all(text != everywhere(read(other)) for other in names):  # `y=x`
+                return text
     scale = scale if sign == "=" else abs(scale)
-    found = everywhere(gap, lambda node, at: ratio(value(node, at), scale))
-    if found in ("1", "-1"):  # `x+1=x`: no letter is left
+    difference = everywhere(gap, lambda node, at: ratio(value(node, at), scale))
+    if difference in ("1", "-1"):  # `x+1=x`: no letter is left
         raise NoValueError
-    return f"{sign} {found}"
+    return f"{sign} {difference}"
 
 
 def _signed(node: Node) -> tuple[Node, ...]:

@@ -90,10 +90,10 @@ class AnswerIds:
         known = self._problems[problem]
         ids_V = np.full(len(responses), UNPARSEABLE, dtype=np.int64)
         for vote, response in enumerate(responses):
-            found = last_box(response)
-            if found is None and extract == "flexible":
-                found = last_number(response)
-            answer = "" if found is None else canonical(found)
+            text = last_box(response)
+            if text is None and extract == "flexible":
+                text = last_number(response)
+            answer = "" if text is None else canonical(text)
             if answer:
                 ids_V[vote] = known.ids.setdefault(self._key(answer), len(known.texts))
                 if ids_V[vote] == len(known.texts):  # a new one

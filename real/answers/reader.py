@@ -26,7 +26,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from real.answers.notation import FUNCTIONS, GREEK, words
-from real.answers.tokens import Token, is_word, tokens
+from real.answers.tokens import Token, is_word, tokenized
 
 
 class Node(NamedTuple):
@@ -74,8 +74,8 @@ ZERO_WIDTH = Node("row")
 class _Reader:
     """Recursive descent over the tokens of one answer."""
 
-    def __init__(self, found: list[Token]) -> None:
-        self.tokens = [*found, _END, _END]
+    def __init__(self, tokens: list[Token]) -> None:
+        self.tokens = [*tokens, _END, _END]
         self.at = self.depth = 0
         self.bars = 0
         """Bars that are open within the bracket; between them `|` closes."""
@@ -382,7 +382,7 @@ def bare(node: Node) -> Node:
 
 def read(folded_text: str) -> Node:
     """The tree of a folded text; UnreadableError where it follows no grammar."""
-    reader = _Reader(tokens(folded_text))
+    reader = _Reader(tokenized(folded_text))
     node = ZERO_WIDTH if reader.next is _END else reader.items()
     if reader.next is not _END:
         raise UnreadableError

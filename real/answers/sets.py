@@ -58,11 +58,11 @@ def set_key(node: Node) -> str:
 def _combined(keeps: Callable[[int, int], int], one: Cuts, *others: Cuts) -> Cuts:
     """The set of what the rule keeps, by whether it is in the one and in the other; in turn."""
     for other in others:
-        found: Cuts = []
+        cuts: Cuts = []
         for cut in sorted({*one, *other}):
-            if keeps(bisect_right(one, cut) % 2, bisect_right(other, cut) % 2) != len(found) % 2:
-                found.append(cut)
-        one = found
+            if keeps(bisect_right(one, cut) % 2, bisect_right(other, cut) % 2) != len(cuts) % 2:
+                cuts.append(cut)
+        one = cuts
     return one
 
 
@@ -100,21 +100,21 @@ def _set(node: Node, names: Point) -> Cuts:
     if kind in (r"\{\}", "num", "neg", "div"):  # `\mathbb{R}\setminus {2}` lost its braces
         return _combined(or_, *map(_end, parts if kind == r"\{\}" else (node,)))
     if kind == "setop" and _COMBINED.keys() >= set(signs):
-        found = _set(parts[0], names)
+        cuts = _set(parts[0], names)
         for sign, part in zip(signs, parts[1:], strict=True):
-            found = _combined(_COMBINED[sign], found, _set(part, names))
-        return found
+            cuts = _combined(_COMBINED[sign], cuts, _set(part, names))
+        return cuts
     if kind != "rel":
         raise NoValueError
-    found = _REALS
+    cuts = _REALS
     for at, (sign, left, right) in enumerate(zip(signs, parts, parts[1:], strict=False)):
         if sign not in _SUCH_THAT:
-            found = _combined(and_, found, _side(left, sign, right, names))
+            cuts = _combined(and_, cuts, _side(left, sign, right, names))
         elif at == 0 and len(signs) > 1:
             names[write(left)]  # asked for: the set is of its values
     if not names:
         raise NoValueError
-    return found
+    return cuts
 
 
 def _side(left: Node, sign: str, right: Node, names: Point) -> Cuts:

@@ -45,9 +45,9 @@ _SHIFTS = ("$", r"\$", r"\(", r"\)", r"\[", r"\]")
 _BEHIND_UNIT = re.compile(r"\s*(?:$|[\^,/)}]|\\text|\\\})")
 
 
-def tokens(text: str) -> list[Token]:
+def tokenized(text: str) -> list[Token]:
     """The tokens of a folded text; linear in it."""
-    found: list[Token] = []
+    tokens: list[Token] = []
     position = depth = braces = 0
     spaced = is_next_unit = False
     texts: list[tuple[int, int, bool]] = []
@@ -59,18 +59,18 @@ def tokens(text: str) -> list[Token]:
         if kind == "space":
             spaced = spaced or piece.strip(r"\!") != ""
             continue
-        is_behind = bool(found) and (found[-1].type in ("num", "cmd") or found[-1].text in ")}")
+        is_behind = bool(tokens) and (tokens[-1].type in ("num", "cmd") or tokens[-1].text in ")}")
         is_behind, is_next_unit = is_behind or is_next_unit, False
         if kind == "grouped" and depth and re.search(r"(?<!\\),[1-9]", piece):  # (1,234) is a pair
             piece = piece.partition(",")[0]
             position = match.start() + len(piece)
         if kind in ("grouped", "period", "num"):
-            found.append(Token("num", _number(kind, piece)))
+            tokens.append(Token("num", _number(kind, piece)))
         elif kind in ("word", "env", "cmd"):
             made = re.sub(r"[\s*]", "", match[kind])
-            found.append(Token("op" if kind == "env" else kind, made))
+            tokens.append(Token("op" if kind == "env" else kind, made))
         elif kind == "text":
-            texts.append((len(found), braces, is_behind))
+            texts.append((len(tokens), braces, is_behind))
         elif kind == "let" or piece.isalpha():
             rest = _LETTERS.match(text, position) if texts or not piece.isascii() else None
             if rest is not None:
@@ -78,19 +78,19 @@ def tokens(text: str) -> list[Token]:
             is_unit = len(piece) == 2 and piece in BARE_UNITS and spaced and is_behind
             is_unit = is_unit and _BEHIND_UNIT.match(text, position) is not None
             run = re.sub("[. ]", "", piece)
-            found += [Token("word", run)] if is_unit else _letters(run, bool(texts))
+            tokens += [Token("word", run)] if is_unit else _letters(run, bool(texts))
         elif piece == "}" and texts and texts[-1][1] == braces:
             start, _, is_behind = texts.pop()
             is_behind = is_next_unit = is_behind and not text.startswith("_", position)
-            found[start:] = _of_text(found[start:], is_behind)
+            tokens[start:] = _of_text(tokens[start:], is_behind)
         elif piece not in _SHIFTS:
             depth += (piece in ("(", "[", r"\{")) - (piece in (")", "]", r"\}"))
             braces += (piece == "{") - (piece == "}")
             sign = REWRITTEN.get(piece, piece)
             kind = "sep" if sign in (",", ";") else "cmd" if sign[1:].isalpha() else "op"
-            found.append(Token(kind, sign))
+            tokens.append(Token(kind, sign))
         spaced = False
-    return found
+    return tokens
 
 
 def _number(kind: str, piece: str) -> str:
@@ -121,10 +121,10 @@ def _letters(run: str, in_text: bool) -> list[Token]:
     return [Token("sep" if run in ("or", "and") else "word", run)]
 
 
-def _of_text(found: list[Token], is_behind: bool) -> list[Token]:
+def _of_text(tokens: list[Token], is_behind: bool) -> list[Token]:
     """Only a letter that stands alone is one: the `a` of `a cat` is a word; `II` are two."""
     items: list[Token] = []
-    for _, group in groupby(found, lambda token: token.type == "sep"):
+    for _, group in groupby(tokens, lambda token: token.type == "sep"):
         item = list(group)
         if len(item) == 1 and re.fullmatch("[A-Z]{2}", item[0].text) and not is_behind:
             item = _letters(item[0].text, False)

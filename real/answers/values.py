@@ -106,8 +106,8 @@ def _value(node: Node, at: Mapping[str, Value]) -> Value:
     inner = [_value(part, at) for part in parts]
     if kind == "||" and isinstance(inner[0], _context.mpc):
         _value(parts[0], {})  # raises with letters: for real ones `|z-i|` is `|z+i|`
-    found = _OPERATIONS[kind](*inner, *([text] if text else []))
-    return found if isinstance(found, Fraction) else snapped(found)
+    computed = _OPERATIONS[kind](*inner, *([text] if text else []))
+    return computed if isinstance(computed, Fraction) else snapped(computed)
 
 
 def _is_ordered(factors: tuple[Node, ...]) -> bool:
@@ -186,10 +186,10 @@ def _function(name: str, argument: Value, base: Value = None) -> Value:
         raise LimitError
     if base is not None or size > 64:
         raise NoValueError
-    found = getattr(_context, name.replace("arc", "a"))(argument)
-    if name != "exp" and _bits(found) > _LOST:  # a pole that rounding hides
+    computed = getattr(_context, name.replace("arc", "a"))(argument)
+    if name != "exp" and _bits(computed) > _LOST:  # a pole that rounding hides
         raise NoValueError
-    return found if _bits(found) > _NOISE or name == "exp" else Fraction(0)
+    return computed if _bits(computed) > _NOISE or name == "exp" else Fraction(0)
 
 
 def _factorial(argument: Value) -> Value:
@@ -261,24 +261,24 @@ def digits(number: Value, is_exact: bool = True) -> str:
 
 def everywhere(node: Node, function: Callable[[Node, Point], Value] = value) -> str:
     """One text for a node's values, or a function of it, at all points; of a constant its own."""
-    found: list[Value] = []
+    numbers: list[Value] = []
     for salt in range(N_POINTS):
         at = Point(salt)
         try:
-            found.append(function(node, at))
+            numbers.append(function(node, at))
         except NoValueError:
             if salt < N_NEAR:
                 raise
-            found.append(None)
+            numbers.append(None)
         if not at:  # a constant
             break
-    if not isinstance(found[0], _context.mpc):  # of letters below 0 a root is no real number
-        found = [None if isinstance(one, _context.mpc) else one for one in found]
-    texts = ["" if one is None else digits(one) for one in found]
+    if not isinstance(numbers[0], _context.mpc):  # of letters below 0 a root is no real number
+        numbers = [None if isinstance(n, _context.mpc) else n for n in numbers]
+    texts = ["" if n is None else digits(n) for n in numbers]
     if len(set(texts)) == 1:
         return texts[0]
     # A large value is exact in one writing and rounded in another.
-    texts[N_NEAR:] = ["" if one is None else digits(one, False) for one in found[N_NEAR:]]
+    texts[N_NEAR:] = ["" if n is None else digits(n, False) for n in numbers[N_NEAR:]]
     return hashlib.blake2b(" ".join(texts).encode(), digest_size=16).hexdigest()
 
 
