@@ -145,13 +145,13 @@ class TransformersHost:
     def load(self, weights: exchange.Delivery, version: int) -> None:
         """Replace all weights, which must be those of this model."""
         self._loaded = False
-        own = dict(self._engine.model.named_parameters())
+        parameters = dict(self._engine.model.named_parameters())
         for name, weight in weights:
-            if name not in own:
+            if name not in parameters:
                 raise EngineError(f"engine: its model has no weight {name}")
-            own.pop(name).copy_(weight)
-        if own:
-            raise EngineError(f"engine: it was not given {', '.join(own)}")
+            parameters.pop(name).copy_(weight)
+        if parameters:
+            raise EngineError(f"engine: it was not given {', '.join(parameters)}")
         self._engine.version = version
         self._loaded = True
 

@@ -88,7 +88,7 @@ def make_child(
 ) -> ChildEngine:
     """Start an engine in a process of its own; `memory` is that of `make_engine`."""
     check_heads(config, *attention_heads(policy.model.config))
-    own: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if not config.engine_kind.native:
         settings = asdict(_vllm_settings(config, policy, memory))
     else:
@@ -97,9 +97,9 @@ def make_child(
         settings |= {"folder": str(policy.folder), "device": policy.device.type}
         settings["pad_token_id"] = policy.pad_token_id
         request = partial(stated_request, config.max_rows)
-        own = {"command": (*COMMAND, "transformers"), "request": request}
+        options = {"command": (*COMMAND, "transformers"), "request": request}
     room, exchange = Room.of(policy.model, route.dtype), config.engine_exchange
-    return ChildEngine(settings, config.engine_timeout, route, room, exchange, log=log, **own)
+    return ChildEngine(settings, config.engine_timeout, route, room, exchange, log=log, **options)
 
 
 def _vllm_settings(

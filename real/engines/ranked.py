@@ -42,21 +42,21 @@ class RankedEngine:
             listed = ", ".join(map(str, sorted(versions)))
             raise EngineError(f"engines: they sampled with versions {listed} of the weights")
         # Without padding, and tokens as int32: those of an evaluation fill main memory.
-        own = part.packed()
+        packed = part.packed()
         if not sampling.logprobs:
-            del own["logprobs"]
+            del packed["logprobs"]
         for name in ("entropy", "certainty"):  # which engines, and ranks without a response, lack
-            if self._ranks.highest(name in own):
-                own.setdefault(name, part.lengths_PN.double())
-        sent = {name: self._together(values, sampling.everywhere) for name, values in own.items()}
+            if self._ranks.highest(name in packed):
+                packed.setdefault(name, part.lengths_PN.double())
+        sent = {name: self._together(v, sampling.everywhere) for name, v in packed.items()}
         if not sampling.everywhere and not self._ranks.first:
             return _empty(n_prompts, n, version)
-        found = Rollouts.unpacked(sent, version, self._pad_token_id)
+        rollouts = Rollouts.unpacked(sent, version, self._pad_token_id)
         engines = range(self._n_engines)
         parts = [shard_requests(n_prompts, n, (engine, self._n_engines)) for engine in engines]
         place = {pair: row for row, pair in enumerate(chain(*parts))}
         # Pairs of prompt and number, in the order of the prompts.
-        return found.arranged(torch.tensor([place[pair] for pair in sorted(place)]), n)
+        return rollouts.arranged(torch.tensor([place[pair] for pair in sorted(place)]), n)
 
     def _together(self, values: Tensor, everywhere: bool) -> Tensor:
         """Return the rows of all ranks, on every rank or the first alone."""
@@ -78,9 +78,9 @@ class RankedEngine:
         """Sample this rank's responses; nothing where there are fewer of them than ranks."""
         leads = self._ranks.rank % self._group == 0
         if leads and shard_requests(len(prompts), n, self.engine.share):
-            found = self.engine.sample(prompts, n, sampling, generator)
+            rollouts = self.engine.sample(prompts, n, sampling, generator)
             # The only engine gives them prompt by prompt.
-            return found.arranged(torch.arange(found.lengths_PN.numel()), 1)
+            return rollouts.arranged(torch.arange(rollouts.lengths_PN.numel()), 1)
         return _empty(0, 1, _NO_VERSION)
 
 

@@ -130,8 +130,8 @@ class Samples:
             longest = max(len(text.encode()) for text in self._texts) + 2
             tokens_BT = self.tokens_TR[max(0, self.used - longest) : self.used, self.rows_B].T
             written = self._engine.tokenizer.batch_decode(tokens_BT, skip_special_tokens=False)
-            found = [any(text in one for text in self._texts) for one in written]
-            ends_B |= torch.tensor(found, device=ends_B.device)
+            stopped = [any(text in one for text in self._texts) for one in written]
+            ends_B |= torch.tensor(stopped, device=ends_B.device)
         if not ends_B.any():
             return None
         self.finished_R[self.rows_B] = ends_B
@@ -247,8 +247,8 @@ class TransformersEngine:
                 pairs = [part[row] for row in order[start : start + chunk]]
                 uniforms_BT = uniforms_RT[[p * n + i for p, i in pairs]]
                 numbers = [p for p, _ in pairs]
-                found = self._sample_rows(prompts, numbers, uniforms_BT, sampling)
-                parts.append(found.packed())
+                rollouts = self._sample_rows(prompts, numbers, uniforms_BT, sampling)
+                parts.append(rollouts.packed())
         packed = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         joined = Rollouts.unpacked(packed, self.version, self.pad_token_id)
         return joined.arranged(torch.tensor(order).argsort(), n if self.share[1] == 1 else 1)
@@ -260,9 +260,9 @@ class TransformersEngine:
     def update_weights(self, model: Any, version: int) -> Stages:
         """Name the weights; a model of its own gets those that are trained, gathered."""
         if model is not self.model:
-            for trained, own in zip(model.parameters(), self.model.parameters(), strict=True):
+            for trained, weight in zip(model.parameters(), self.model.parameters(), strict=True):
                 if trained.requires_grad:
-                    own.copy_(whole_tensor(trained))
+                    weight.copy_(whole_tensor(trained))
         self.version = version
         return {}
 

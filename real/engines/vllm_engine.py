@@ -324,8 +324,8 @@ class VllmHost:
 
 def _in_arrays(output: Any) -> SampledResponse:
     """Return a response of vLLM's; tens of thousands may wait for the last one."""
-    found, tokens = output.logprobs, np.array(output.token_ids, np.int32)
-    logprobs = None if found is None else np.array(found.logprobs, np.float32)
+    flat, tokens = output.logprobs, np.array(output.token_ids, np.int32)
+    logprobs = None if flat is None else np.array(flat.logprobs, np.float32)
     versions = {span.version for span in output.weight_versions or ()}
     return SampledResponse(tokens, logprobs, output.finish_reason, versions)
 

@@ -300,10 +300,10 @@ class VllmServerEngine:
                 f"engine_url = {self.http.url}: the server gives {mode}, which are not those at "
                 "the sampling temperature; start it with --logprobs-mode processed_logprobs"
             )
-        own = (info.get("hf_overrides") or {}).get("head_dtype", info.get("dtype", "unknown"))
-        if head_dtype == "float32" and not str(own).endswith("float32"):
+        dtype = (info.get("hf_overrides") or {}).get("head_dtype", info.get("dtype", "unknown"))
+        if head_dtype == "float32" and not str(dtype).endswith("float32"):
             raise UserError(
-                f"engine_url = {self.http.url}: the server's logits are {own}, the trainer's "
+                f"engine_url = {self.http.url}: the server's logits are {dtype}, the trainer's "
                 """float32; start it with --hf-overrides '{"head_dtype": "float32"}', or train """
                 "with --head-dtype model"
             )

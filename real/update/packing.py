@@ -157,8 +157,8 @@ def plan(
 
 def bundles_of(places: Sequence[Place], bundle: int) -> list[list[Place]]:
     """Sorted places cut into those that stand together: a problem's, at most `bundle` of them."""
-    problems = [list(own) for _, own in groupby(places, key=itemgetter(0))]
-    return [own[i : i + bundle] for own in problems for i in range(0, len(own), bundle)]
+    problems = [list(rows) for _, rows in groupby(places, key=itemgetter(0))]
+    return [rows[i : i + bundle] for rows in problems for i in range(0, len(rows), bundle)]
 
 
 def _bundle_size(

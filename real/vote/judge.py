@@ -172,13 +172,13 @@ class Judge(ExtraRollouts):
             problem, text = self._problem(responses, row), responses.texts[row][response]
             return encode(self._parts, self.wording.question(problem, text), "")
 
-        questions_PQ, asked = np.full_like(chosen_PQ, -1), list[Request]()
+        questions_PQ, requests = np.full_like(chosen_PQ, -1), list[Request]()
         for row, column in np.argwhere(chosen_PQ >= 0).tolist():
             if prompt := question(row, int(chosen_PQ[row, column])):
-                questions_PQ[row, column] = len(asked)
-                asked.append((row, prompt))
+                questions_PQ[row, column] = len(requests)
+                requests.append((row, prompt))
         self.questions_PQ = self._verdicts_PQ = questions_PQ
-        self.verified = self._sample(asked, responses, 1, self.wording.max_tokens)
+        self.verified = self._sample(requests, responses, 1, self.wording.max_tokens)
         if self.verified is not None:
             verdicts_M = np.array([self.wording.verdict(text) for (text,) in self.verified.texts])
             self._verdicts_PQ = np.where(questions_PQ >= 0, verdicts_M[questions_PQ], -1)
@@ -189,18 +189,18 @@ class Judge(ExtraRollouts):
         """Sample new solutions after the verdicts "wrong" on problems that stay; None for none."""
         if self.verified is None:
             return None
-        asked: list[Request] = []
+        requests: list[Request] = []
         stays_P = self._rule.trusts(self._verdicts_PQ)
         for row, column in np.argwhere((self._verdicts_PQ == 0) & stays_P[:, None]).tolist():
             (verification,) = self.verified.texts[self.questions_PQ[row, column]]
             response = responses.texts[row][int(chosen_PQ[row, column])]
             asks = self.wording.request(self._problem(responses, row), response, verification)
             if prompt := encode(self._parts, asks, ""):
-                asked.append((row, prompt))
-        solutions = self._sample(asked, responses, self._rule.regenerations, None, _AGAIN)
+                requests.append((row, prompt))
+        solutions = self._sample(requests, responses, self._rule.regenerations, None, _AGAIN)
         if solutions is None:
             return None
-        rows, advantages_MN = [row for row, _ in asked], None
+        rows, advantages_MN = [row for row, _ in requests], None
         if decided is not None:
             label_M = decided.decision.label[rows]
             rewards_MN = self._rule.regeneration_rewards(self._parts.read(solutions), label_M)
@@ -208,15 +208,16 @@ class Judge(ExtraRollouts):
         return rows, solutions, self._parts.ranks.from_first(advantages_MN)
 
     def _sample(
-        self, asked: list[Request], votes: Responses, n: int, max_tokens: int | None, *position: int
+        self, requests: list[Request], votes: Responses, n: int, max_tokens: int | None, *place: int
     ) -> Responses | None:
         """Sample `n` responses to each request, of length as those of votes if None."""
-        if not asked:
+        if not requests:
             return None
         sampler, sampling = self._parts.sampler, self._parts.sampling
         sampling = replace(sampling, max_tokens=max_tokens or sampling.max_tokens)
-        problems, prompts = [votes.problems[row] for row, _ in asked], [ids for _, ids in asked]
-        generator = sampler.generator(Stream.VERIFIER, self._step, *position)
+        rows, prompts = zip(*requests, strict=True)
+        problems = [votes.problems[row] for row in rows]
+        generator = sampler.generator(Stream.VERIFIER, self._step, *place)
         sampled = sampler.sample(problems, prompts, n, sampling, self._step - 1, generator)
         self.n_sampled += sampled.n_tokens
         return sampled

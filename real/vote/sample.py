@@ -117,10 +117,10 @@ class Sampler:
             with in_phase("rollout"):
                 drawn = self.engine.sample(tokens, n, sampling, generator).of_version(version)
             for start in range(0, len(tokens), yielded):
-                own = tokens[start : start + yielded]
-                part = drawn.part(start, start + len(own)).to(self.policy.device)
-                problems = range(first + start, first + start + len(own))
-                yield Responses(problems, own, part, self.policy)
+                part_tokens = tokens[start : start + yielded]
+                part = drawn.part(start, start + len(part_tokens)).to(self.policy.device)
+                problems = range(first + start, first + start + len(part_tokens))
+                yield Responses(problems, part_tokens, part, self.policy)
 
     def hand_over(self, version: int) -> None:
         """Give the engine the model's weights as they are now, under a version."""

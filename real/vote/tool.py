@@ -247,10 +247,10 @@ def _sides(run: _Run) -> Iterator[list[str]]:
         yield [] if torn or len(side) > MOST_TOKENS else side
 
 
-def _without_excess(tokens: list[str], own: str, other: str) -> list[str]:
+def _without_excess(tokens: list[str], brackets: str, partners: str) -> list[str]:
     """The tokens without brackets at the beginning that have no partner."""
-    leading = len([*takewhile(own.__contains__, tokens)])
-    excess = sum((token in own) - (token in other) for token in tokens)
+    leading = len([*takewhile(brackets.__contains__, tokens)])
+    excess = sum((token in brackets) - (token in partners) for token in tokens)
     return tokens[max(0, min(leading, excess)) :]
 
 
