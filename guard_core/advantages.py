@@ -84,8 +84,7 @@ def majority_advantages(
 ) -> Array:
     """(..., P, A + 1) first of `answer_advantages`."""
     s = settings(config, n_samples, n_samples)
-    samples = widen(samples, decision.minority.shape[-1])
-    is_label = np.arange(samples.shape[-1]) == decision.label[..., None]
+    is_label = np.arange(decision.minority.shape[-1]) == decision.label[..., None]
     majority, hits, won, lost = _paid(s, samples, is_label, 1.0, decision)
     if s.mix_bonus:
         size = bonus_size(s, decision.beta, hits, won, lost)
@@ -98,9 +97,8 @@ def minority_advantages(
 ) -> Array:
     """(..., P, A + 1) second of `answer_advantages`."""
     s = settings(config, n_samples, n_samples)
-    samples = widen(samples, decision.minority.shape[-1])
     if s.mix_bonus:
-        return np.zeros((*samples.shape[:-1], samples.shape[-1] + 1))
+        return np.zeros((*decision.label.shape, decision.minority.shape[-1] + 1))
     minority, *_ = _paid(s, samples, decision.minority, s.minority_reward, decision)
     return minority * kept_factor(decision, config)[..., None]
 
@@ -114,7 +112,7 @@ def _paid(
     and the advantages of a sample with and without the reward.
     """
     reward = size * decision.weight if s.weight_on_reward else np.full_like(decision.weight, size)
-    hits = np.where(hit, samples, 0).sum(axis=-1).astype(np.float64)
+    hits = np.where(hit, widen(samples, hit.shape[-1]), 0).sum(axis=-1).astype(np.float64)
     std = None
     if s.advantage_scale_batch:
         kept = ~decision.skip if s.skip_by_drop else None

@@ -24,16 +24,14 @@ def check_state(state: Any, config: GuardConfig) -> None:
         sizes = getattr(state, name).shape
         if (sizes[:-1] if name in _WIDE else sizes) != shape:
             raise ValueError(f"state: {name} of shape {sizes} does not fit label of shape {shape}")
-    widths = (state.flips.shape[-1], state.match_rates.shape[-1])
+    W, widths = config.rates.W, (state.flips.shape[-1], state.match_rates.shape[-1])
     remembers, remembered = config.labels.label_from == "memory", state.memory.shape[-1] > 0
     begun, seen = state.visits > 0, state.mps_active | (state.steady > 0)
+    labelled = (begun | (state.label >= 0)).any()
     faults = {
-        f"W = {config.rates.W}, the state keeps {widths[0]} visits": widths
-        != (config.rates.W, config.rates.W),
+        f"W = {W}, the state keeps {widths[0]} visits": widths != (W, W),
         "no vote memory, the state has one": remembered and not remembers,
-        "a vote memory, the state has none": remembers
-        and not remembered
-        and (begun | (state.label >= 0)).any(),
+        "a vote memory, the state has none": remembers and not remembered and labelled,
         "no MPS, the state has its marks": config.mps is None and seen.any(),
         "MPS, the state has visits without it": config.mps is not None and (begun > seen).any(),
         "no FRS, the state has its marks": config.frs is None and state.c2_fired.any(),
@@ -43,10 +41,7 @@ def check_state(state: Any, config: GuardConfig) -> None:
 
 
 def check_batch(shape: tuple[int, ...], votes: Votes, scores: Any, **draws: Array) -> None:
-    """Refuse votes, draws and scores that are not those of a state's rows.
-
-    Args:
-        shape: (..., P) of the rows.
+    """Refuse votes, draws and scores that are not those of a state's rows, (..., P) = `shape`.
 
     Raises:
         ValueError: a shape differs; the message has both. Or a score is negative or NaN.

@@ -373,10 +373,7 @@ class GuardConfig(_Checked):
         return replace(self, **made)
 
     def flat(self) -> dict[str, Any]:
-        """Return whether each part is on, and all settings, by their short names.
-
-        Those of a part that is off are the paper's.
-        """
+        """Return whether each part is on, and all settings, as `short_names` has them."""
         return {**USUAL, **short_names(self.to_dict())}
 
     def to_dict(self) -> dict[str, Any]:

@@ -94,14 +94,10 @@ class Draws:
 
     def __post_init__(self) -> None:
         """Check the numbers; 1 is allowed, which single precision makes of doubles just below."""
-        names = ("tie", "skip", "pick")
-        as_numpy(self, *names)
-        for name in names:
+        as_numpy(self, *Draws.__slots__)
+        for name in Draws.__slots__:
             draws = getattr(self, name)
-            if not draws.size:
-                continue
-            # A NaN makes both NaN.
-            low, high = float(draws.min()), float(draws.max())
+            low, high = (draws.min(), draws.max()) if draws.size else (0, 0)  # both NaN by a NaN
             if not (low >= 0 and high <= 1):
                 raise ValueError(f"draws: {name} must lie in [0, 1), not in [{low:g}, {high:g}]")
 

@@ -217,10 +217,7 @@ class EvolRL(Rule):
         novelty = 1 - (mean + most) / 2
         # Differences of rounding must not be blown up to the whole range.
         of_wins, of_loses = (scaled(novelty, side, 0.5, least=1e-6) for side in (wins, loses))
-        won = np.where(_lone(wins), 1.0, 0.5 + 0.5 * of_wins)
-        lost = np.where(_lone(loses), -0.5, -1 + 0.5 * of_loses)
+        n_wins, n_loses = (np.sum(side, axis=-1, keepdims=True) for side in (wins, loses))
+        won = np.where(n_wins == 1, 1.0, 0.5 + 0.5 * of_wins)
+        lost = np.where(n_loses == 1, -0.5, -1 + 0.5 * of_loses)
         return np.where(parsed, np.where(wins, won, lost), -1.0)
-
-
-def _lone(side: Array) -> Array:
-    return np.sum(side, axis=-1, keepdims=True) == 1

@@ -195,7 +195,6 @@ class Rule:
     itself, or nothing, as the baseline without training."""
 
     def __post_init__(self) -> None:
-        """Check the fields' types and bounds."""
         name = _named(type(self))
         check_fields(self, prefix=f"{name}.", owner=f"rule {name}")
         self.check()
