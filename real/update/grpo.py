@@ -1,10 +1,6 @@
 """The two-stream clipped policy-gradient loss, in one forward and one backward pass.
 
-Definition: docs/method.md, sections 5 and 9.
-
-A token with probability ratio rho = pi / pi_old costs
-`-weight * (min(rho * A1, clip(rho) * A1) + min(rho * A2, clip(rho) * A2))`, with A1 and A2 the
-majority and the minority advantage of its response, beta already folded in. The loss of a
+A token costs what `guard_core.PolicyStreams` says (docs/method.md, sections 5 and 9). The loss of a
 mini-batch is a sum over tokens divided once by one denominator, so every way of cutting it into
 micro-batches, and of dealing those to ranks, gives the same gradient.
 """
@@ -24,7 +20,7 @@ from torch.nn import Parameter
 from real.model.prepare import adapters_off, has_adapters
 from real.settings.groups import LossSettings, UpdateSettings
 from real.update.logprobs import EntropyScorer, Scorer, group_scores
-from real.update.packing import Group, MicroBatch, PackedRows, Place, RowCounts, plan, row_counts
+from real.update.packing import Group, MicroBatch, PackedRows, Place, RowCounts, plan
 
 Reference = Callable[[PackedRows, float], Tensor]
 """Packed rows and temperature to (n,) log-probs of the reference policy, without gradient."""
@@ -76,7 +72,7 @@ def backward(
             no reason to drift faster.
     """
     rank, world = scorer.share
-    counts = [row_counts(group) for group in groups]
+    counts = [group.row_counts for group in groups]
     all_cost = config.kl_coef > 0 or isinstance(scorer, EntropyScorer)
     # Rows without tokens of the loss are not computed.
     pairs = zip(groups, counts, strict=True)

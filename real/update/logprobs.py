@@ -26,16 +26,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from real.model.policy import WideHead, add_product, wide_product
 from real.settings.groups import UpdateSettings
-from real.update.packing import (
-    Group,
-    Layout,
-    MicroBatch,
-    PackedRows,
-    Place,
-    micro_batch,
-    plan,
-    row_counts,
-)
+from real.update.packing import Group, Layout, MicroBatch, PackedRows, Place, micro_batch, plan
 
 CHUNK_ELEMENTS = 2**25
 """Logits that exist at once, 128 MiB of them in single precision. Larger chunks are no faster."""
@@ -282,8 +273,7 @@ class Scorer(nn.Module):
         on_gpu = (device or embedding.device).type == "cuda"
         self.chunk_elements = chunk_elements or (GPU_CHUNK_ELEMENTS if on_gpu else CHUNK_ELEMENTS)
         config = model.config.get_text_config()
-        kernel = getattr(config, "_attn_implementation", None)
-        is_flash = "flash" in (kernel or "")
+        is_flash = "flash" in (getattr(config, "_attn_implementation", None) or "")
         # It takes tensors on a GPU alone, and weights may be elsewhere.
         replaced = is_flash and not embedding.is_cuda
         with _kernel(config, "sdpa") if replaced else contextlib.nullcontext():
@@ -402,7 +392,7 @@ def group_scores(
     no responses share a sequence, in which a NaN would spread.
     """
     rank, world = scorer.share
-    counts, most = [row_counts(group) for group in groups], config.max_tokens_per_microbatch
+    counts, most = [group.row_counts for group in groups], config.max_tokens_per_microbatch
     width = scorer.bundle_width if bundled else None
     passes, bundle, _ = plan(groups, counts, most, scorer.layout, width, world)
     n_kinds, wide = 3 if stats else 1, torch.float32

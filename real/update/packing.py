@@ -70,6 +70,11 @@ class Group:
         """(K, T) bool, the tokens that are no padding and have a finite log-prob."""
         return self.real_KT & self.old_KT.isfinite()
 
+    @property
+    def row_counts(self) -> RowCounts:
+        """Tokens of each row that are in the loss."""
+        return self.counted_KT.sum(dim=1).tolist()
+
 
 def unpaid(prompt: Sequence[int], tokens_KT: Tensor, old_KT: Tensor, lengths_K: Tensor) -> Group:
     """Return responses that are scored alone, without advantages."""
@@ -108,11 +113,6 @@ class PackedRow(NamedTuple):
     places: tuple[Place, ...]
     length: int
     """Tokens of prompt and responses but for the last of each; a `plan` counts shared ones once."""
-
-
-def row_counts(group: Group) -> RowCounts:
-    """Tokens of each row that are in the loss."""
-    return group.counted_KT.sum(dim=1).tolist()
 
 
 def plan(
@@ -368,23 +368,20 @@ def _lay_out_bundles(parts: Sequence[Group], scored_RT: Tensor) -> tuple[PackedR
 def _bundle(part: Group, width: int) -> tuple[Tensor, Tensor]:
     """(3, S) tokens, positions and ends of a bundle; (K, width) where its scores come from."""
     tokens_DT, new_DT, which_K = _prefixes(part)
-    prompt_L, device = part.prompt_L, part.prompt_L.device
-    n_prompt = prompt_L.shape[0]
+    prompt_L, L, device = part.prompt_L, part.prompt_L.shape[0], part.prompt_L.device
     count_DT = new_DT.flatten().cumsum(0).view(new_DT.shape)
-    size = n_prompt + int(count_DT[-1, -1])
+    size = L + int(count_DT[-1, -1])
     # A token that is not new stands where the last row above that differs from its own has it.
-    place_DT = n_prompt - 1 + count_DT.where(new_DT, 0).cummax(0).values
+    place_DT = L - 1 + count_DT.where(new_DT, 0).cummax(0).values
     used_DT = tokens_DT >= 0
-    ends_DT = n_prompt + count_DT[:, -1:].expand_as(used_DT)
+    ends_DT = L + count_DT[:, -1:].expand_as(used_DT)
     ends_S = torch.full((size,), size, device=device)
     ends_S.scatter_reduce_(0, place_DT[used_DT], ends_DT[used_DT], "amax", include_self=False)
-    positions_S = torch.cat(
-        [torch.arange(n_prompt, device=device), n_prompt + new_DT.nonzero()[:, 1]]
-    )
+    positions_S = torch.cat([torch.arange(L, device=device), L + new_DT.nonzero()[:, 1]])
     sequence_3S = torch.stack([torch.cat([prompt_L, tokens_DT[new_DT]]), positions_S, ends_S])
     # The prompt's last token predicts the first of every response.
     beyond = width - place_DT.shape[1] - 1
-    return sequence_3S, pad(place_DT[which_K], (1, beyond), value=n_prompt - 1)
+    return sequence_3S, pad(place_DT[which_K], (1, beyond), value=L - 1)
 
 
 def take(group: Group, rows: list[int]) -> Group:

@@ -13,7 +13,7 @@ from real.settings.groups import MemorySettings
 from real.update import packing
 from real.update.grpo import backward
 from real.update.logprobs import EntropyScorer, Scorer
-from real.update.packing import plan, row_counts
+from real.update.packing import plan
 
 VOCABULARY = 30
 DECODER = small_models.decoder_sizes(VOCABULARY, head_dim=8)
@@ -58,7 +58,7 @@ def any_saving_is_enough(monkeypatch):
 
 
 def bundle_of(scorer, config):
-    counts, most = [row_counts(group) for group in groups()], config.max_tokens_per_microbatch
+    counts, most = [group.row_counts for group in groups()], config.max_tokens_per_microbatch
     return plan(groups(), counts, most, scorer.layout, scorer.bundle_width)[1]
 
 
@@ -127,7 +127,7 @@ def test_other_attention_goes_on_row_by_row(make):
 def test_bundles_only_where_prompts_are_long(rows, width):
     def bundle(n_prompt, n_response):
         group = random_rows(n_prompt, [n_response] * rows, VOCABULARY)
-        return plan([group], [row_counts(group)], 16384, "padded", width)[1]
+        return plan([group], [group.row_counts], 16384, "padded", width)[1]
 
     assert bundle(10, 22) == 1
     assert bundle(137, 17) > 1
@@ -138,13 +138,13 @@ def test_bundles_only_where_prompts_are_long(rows, width):
 def test_what_responses_share_goes_through_the_model_once():
     group = random_rows(40, [22] * 16, VOCABULARY)
     group.tokens_KT[:, :18], group.tokens_KT[:, 18] = group.tokens_KT[0, :18], torch.arange(16)
-    _, bundle, n_inputs = plan([group], [row_counts(group)], 16384, "padded", 576)
+    _, bundle, n_inputs = plan([group], [group.row_counts], 16384, "padded", 576)
     assert (bundle, n_inputs) == (16, 40 + 18 + 16 * 3)  # nothing is asked for behind the last
 
 
 def test_a_bundle_keeps_to_the_budget_and_leaves_no_rank_idle():
     group = random_rows(100, [10] * 16, VOCABULARY)
-    counts = [row_counts(group)]
+    counts = [group.row_counts]
     for budget in (250, 130, 60):
         found = plan([group], counts, budget, "padded", 4096)
         assert found[1] == 1 or 100 + 9 * found[1] <= budget

@@ -14,7 +14,6 @@ from random_groups import (
 
 from real.update.grpo import backward, denominator, initial_reference
 from real.update.logprobs import Scorer
-from real.update.packing import row_counts
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +53,7 @@ def test_loss_against_loops_in_any_order_and_passes(scorer, kind):
     assert (n_tokens, n_rows) == (int(first.lengths_K.sum()) + 8 * RESPONSE - 7, 15)
     bottom = {"dapo": n_tokens, "grpo": n_rows, "dr_grpo": n_rows * RESPONSE}[kind]
     config = replace(CONFIG, loss=kind, max_response_tokens=RESPONSE, clip_high=0.28)
-    assert denominator([row_counts(group) for group in groups], config) == bottom
+    assert denominator([group.row_counts for group in groups], config) == bottom
     loss, grad = gradient(scorer, groups, config)
     assert loss == pytest.approx(total / bottom, rel=1e-10) and grad.isfinite().all()
     for most in (1, 30):

@@ -8,7 +8,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from real.settings.groups import UpdateSettings
 from real.update.logprobs import CHUNK_ELEMENTS, GPU_CHUNK_ELEMENTS, Scorer, group_scores
-from real.update.packing import micro_batch, plan, row_counts
+from real.update.packing import micro_batch, plan
 
 VOCABULARY = 40
 
@@ -18,7 +18,7 @@ def make_group(prompt, lengths, seed=0):
 
 
 def passes_of(groups, budget, layout="padded", world=1):
-    return plan(groups, [row_counts(g) for g in groups], budget, layout, world=world)[0]
+    return plan(groups, [g.row_counts for g in groups], budget, layout, world=world)[0]
 
 
 def sizes(groups, places):
