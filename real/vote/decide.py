@@ -213,11 +213,8 @@ def pay(rule: Rule, decided: Decided, config: GuardConfig) -> PolicyStreams:
 
 def shared_streams(ranks: Ranks, streams: PolicyStreams | None) -> PolicyStreams:
     """Return the first rank's streams on every rank; all ranks must call this."""
-    packed = None  # or (P, 2K + 2): both advantages, weight, drop
-    if streams is not None:
-        columns = streams.majority, streams.minority, streams.weight, streams.drop
-        packed = np.column_stack(columns).astype(np.float64)
-    values_PC = ranks.from_first(packed)
+    # (P, 2K + 2): both advantages, weight, drop
+    values_PC = ranks.from_first(None if streams is None else np.column_stack(streams))
     n_samples = values_PC.shape[1] // 2 - 1
     majority, minority, others = np.split(values_PC, [n_samples, 2 * n_samples], axis=1)
     weight, drop = others.T

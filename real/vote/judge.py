@@ -111,7 +111,6 @@ class Judge(ExtraRollouts):
         self._again: Solutions | None = None
 
     def before(self, problems_P: Ints, step: int) -> Fields:
-        """Forget the batch before."""
         self._step, self.n_sampled, self.verified, self._again = step, 0, None, None
         return {}
 

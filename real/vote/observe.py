@@ -19,7 +19,6 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from guard_core.rules import Need
@@ -106,8 +105,7 @@ def token_stats(
     """
     # All tokens count, whatever log-prob the engine gave them.
     nothing_PNT = torch.zeros_like(rollouts.logprobs_PNT)
-    rows = zip(prompts, rollouts.tokens_PNT, nothing_PNT, rollouts.lengths_PN, strict=True)
-    groups = [unpaid(*row) for row in rows]
+    groups = list(map(unpaid, prompts, rollouts.tokens_PNT, nothing_PNT, rollouts.lengths_PN))
     stats = group_scores(scorer, groups, config, stats=True)
     means = [
         torch.where(group.real_KT, values_CKT[1:].double(), 0.0).sum(2) / group.lengths_K
@@ -120,25 +118,20 @@ def token_stats(
 
 def observe(parts: Parts, scorer: Scorer, responses: Responses, needs: frozenset[Need]) -> Fields:
     """Return observations by name, while the model is the one that sampled, on all ranks."""
-    rollouts = responses.rollouts
+    rollouts, config = responses.rollouts, parts.config
     observed: dict[Need, Any] = {}
     if Need.STEP_LOGPROB in needs:
         observed[Need.STEP_LOGPROB] = step_logprobs(rollouts, responses.policy.tokenizer)
     if Need.TOOL in needs:
         prompts = [parts.prompts.problems[problem].prompt for problem in responses.problems]
-        observed[Need.TOOL] = list(map(tool_verdicts, responses.texts, prompts))
+        observed[Need.TOOL] = np.array(list(map(tool_verdicts, responses.texts, prompts)))
     if Need.SIMILARITY in needs:
-        trained = [texts[: parts.config.n_samples] for texts in responses.texts]
+        trained = [texts[: config.n_samples] for texts in responses.texts]
         observed[Need.SIMILARITY] = similarities(trained)
     if needs & {Need.ENTROPY, Need.CERTAINTY}:
         entropy_PV, certainty_PV = rollouts.entropy_PV, rollouts.certainty_PV
         if entropy_PV is None or certainty_PV is None:  # the engine gives none
-            given = scorer, responses.prompts, rollouts, parts.config
-            entropy_PV, certainty_PV = token_stats(*given)
-        observed |= {Need.ENTROPY: entropy_PV, Need.CERTAINTY: certainty_PV}
-    return {str(need): _array(values) for need, values in observed.items() if need in needs}
-
-
-def _array(values: Any) -> NDArray[Any]:
-    array = values.cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
-    return array if array.dtype == bool else array.astype(np.float64)
+            entropy_PV, certainty_PV = token_stats(scorer, responses.prompts, rollouts, config)
+        observed[Need.ENTROPY] = entropy_PV.cpu().numpy()
+        observed[Need.CERTAINTY] = certainty_PV.cpu().numpy()
+    return {str(need): values for need, values in observed.items() if need in needs}

@@ -55,16 +55,13 @@ class SecondVotes(ExtraRollouts):
     def before(self, problems_P: Ints, step: int) -> Fields:
         parts, problems = self.parts, problems_P.tolist()
         prompts = [self.prompts.tokens[problem] for problem in problems]
-        generator = parts.sampler.generator(Stream.SECOND, step)
+        n, generator = parts.config.n_votes, parts.sampler.generator(Stream.SECOND, step)
         with self.answering(step - 1) as version:
-            self._drawn = parts.sampler.sample(
-                problems, prompts, parts.config.n_votes, parts.sampling, version, generator
-            )
-        self.n_sampled = self._drawn.n_tokens
-        return {"second": parts.read(self._drawn)}
+            drawn = parts.sampler.sample(problems, prompts, n, parts.sampling, version, generator)
+        self._drawn, self.n_sampled = drawn, drawn.n_tokens
+        return {"second": parts.read(drawn)}
 
     def groups(self, decided: Decided | None, streams: PolicyStreams) -> list[list[Group]]:
-        """The second votes, where the rule trains them."""
         if not self.parts.rule.trains_second or self._drawn is None:
             return []
         paid = None if decided is None else self.pay(decided)

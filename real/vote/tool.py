@@ -150,13 +150,8 @@ _LEXER = re.compile(
     re.VERBOSE | re.MULTILINE | re.DOTALL,
 )
 _FRAC = "frac"
-_SAME = {
-    "**": "^",
-    "==": "=",
-    **dict.fromkeys(["\\times", "\\cdot", "\\ast", "\u00d7", "\u00b7", "\u22c5", "\u2217"], "*"),
-    **dict.fromkeys(["\\div", "\u00f7"], "/"),
-    "\u2212": "-",
-}
+_SAME = {"**": "^", "==": "=", "\\div": "/", "\u00f7": "/", "\u2212": "-"}
+_SAME |= dict.fromkeys(["\\times", "\\cdot", "\\ast", "\u00d7", "\u00b7", "\u22c5", "\u2217"], "*")
 _OF_RUNS = {"number", "frac", "operator", "open", "close", "equal"}
 _OF_SUMS = re.compile(
     "log|ln|lg|sin|cos|tan|cot|sec|csc|sqrt|root|mod|modulo|gcd|lcm|max|min|exp|floor|ceil|round|"
@@ -185,8 +180,7 @@ def claims(text: str) -> Iterator[tuple[Fraction, Fraction]]:
     for run in _runs(text[:MOST_CHARACTERS]):
         if "=" not in run.tokens:
             continue
-        sides = [_read(tokens) for tokens in _sides(run)]
-        for (left, computes), (right, also) in pairwise(sides):
+        for (left, computes), (right, also) in pairwise(map(_read, _sides(run))):
             if left is not None and right is not None and (computes or also):
                 yield left, right
 
