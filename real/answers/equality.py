@@ -37,7 +37,6 @@ class Equality:
     """Keys of canonical strings, and which of them hold a formula beyond the limits."""
 
     def __init__(self) -> None:
-        """Start with no keys."""
         self._keys: dict[str, str] = {}
         self.given_up: list[str] = []
         """Answers with a formula beyond the limits, which equals its own text alone; as found."""

@@ -143,7 +143,6 @@ class TransformersHost:
 
     @torch.no_grad()
     def load(self, weights: exchange.Delivery, version: int) -> None:
-        """Replace all weights, which must be those of this model."""
         self._loaded = False
         parameters = dict(self._engine.model.named_parameters())
         for name, weight in weights:

@@ -54,6 +54,7 @@ def make_engine(
             "start as many ranks with torchrun, or give fewer"
         )
     kind, dtype = config.engine_kind, getattr(torch, config.dtype)
+    ends, pad, timeout = policy.eos_token_ids, policy.pad_token_id, config.engine_timeout
     log = logs and logs / f"engine-rank{ranks.rank}.log"
     sent = config.engine_tp, bool(config.engine_adapters), kind.native
     route = Route(policy.device, dtype, ranks, *sent)
@@ -65,8 +66,7 @@ def make_engine(
         if kind.remote:
             # The first rank of each server sends it the weights.
             url, sends = urls[ranks.rank % len(urls)], ranks.rank < len(urls)
-            how = config.engine_timeout, policy.eos_token_ids, policy.pad_token_id
-            return VllmServerEngine(url, *how, route, config.head_dtype, sends=sends)
+            return VllmServerEngine(url, timeout, ends, pad, route, config.head_dtype, sends)
         if kind.in_trainer:
             return VllmEngine(_vllm_settings(config, policy, memory))
         if not kind.native or config.async_level:
@@ -75,11 +75,10 @@ def make_engine(
         model = policy.model
         if ranks.world > 1:
             model = copy.deepcopy(model).requires_grad_(False)
-        ends, pad = policy.eos_token_ids, policy.pad_token_id
         return TransformersEngine(model, ends, pad, config.max_rows, tokenizer=policy.tokenizer)
 
     if ranks.world > 1:
-        return RankedEngine(made(), ranks, policy.pad_token_id, config.engine_tp)
+        return RankedEngine(made(), ranks, pad, config.engine_tp)
     return RestartingEngine(made, config.restart_engine) if config.restart_engine else made()
 
 
@@ -229,7 +228,6 @@ class RestartingEngine:
         self._with_restarts(lambda engine: engine.release())
 
     def update_weights(self, model: Any, version: int) -> Stages:
-        """Send the weights, and keep a reference to them."""
         # Set before the attempt: if it fails, the next engine must get these and no older ones.
         self._last = (model, version)
         return self._with_restarts(lambda engine: engine.update_weights(model, version))

@@ -78,7 +78,6 @@ class Rollouts:
         return positions_T < self.lengths_PN[..., None]
 
     def to(self, device: torch.device | str) -> Rollouts:
-        """Return the rollouts on another device."""
         return self._each(lambda values: values.to(device))
 
     def part(self, start: int, end: int) -> Rollouts:

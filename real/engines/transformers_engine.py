@@ -236,19 +236,17 @@ class TransformersEngine:
     ) -> Rollouts:
         """Sample `n` responses to each prompt, with log-probs before the cut at `top_p`."""
         check_prompts(prompts, n, sampling.max_tokens, max_positions(self.model))
-        length, most = sampling.max_tokens, self.max_rows
-        uniforms_RT, chunk = uniforms(len(prompts), n, length, most, generator)
+        uniforms_RT, size = uniforms(len(prompts), n, sampling.max_tokens, self.max_rows, generator)
         part = shard_requests(len(prompts), n, self.share)
         # Prompts of like length share a batch: it has less padding, or none and needs no mask.
         order = sorted(range(len(part)), key=lambda row: len(prompts[part[row][0]]))
         parts: list[dict[str, Tensor]] = []
         with WideHead.constant(self.model):
-            for start in range(0, len(order), chunk):
-                pairs = [part[row] for row in order[start : start + chunk]]
+            for start in range(0, len(order), size):
+                pairs = [part[row] for row in order[start : start + size]]
                 uniforms_BT = uniforms_RT[[p * n + i for p, i in pairs]]
                 numbers = [p for p, _ in pairs]
-                rollouts = self._sample_rows(prompts, numbers, uniforms_BT, sampling)
-                parts.append(rollouts.packed())
+                parts.append(self._sample_rows(prompts, numbers, uniforms_BT, sampling).packed())
         packed = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         joined = Rollouts.unpacked(packed, self.version, self.pad_token_id)
         return joined.arranged(torch.tensor(order).argsort(), n if self.share[1] == 1 else 1)

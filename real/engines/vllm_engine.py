@@ -284,7 +284,6 @@ class VllmHost:
             self._wake(version)
 
     def refusal(self, buckets: list[Handle]) -> str | None:
-        """Return why buckets of the trainer cannot be opened; None if they can."""
         refusals = self.llm.collective_rpc(refusal, args=(buckets,))
         return next((why for why in refusals if why is not None), None)
 

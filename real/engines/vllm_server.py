@@ -104,7 +104,6 @@ class FileTransfer:
         self._http, self._dtype = http, dtype
 
     def send(self, model: Any) -> None:
-        """Write all weights and let the server read them."""
         config = model.config.get_text_config()
         if getattr(config, "tie_word_embeddings", False):
             raise UserError(
@@ -130,7 +129,6 @@ class NcclTransfer:
         self._model: Any = None
 
     def send(self, model: Any) -> None:
-        """Broadcast all weights to the server's workers."""
         try:
             if self._model is not model:
                 self.close()
@@ -140,7 +138,6 @@ class NcclTransfer:
             raise EngineDied(f"vLLM server: sending weights failed ({error})") from error
 
     def close(self) -> None:
-        """Leave the group."""
         if self._engine is not None:
             self._engine.shutdown()
         self._engine = self._model = None
@@ -252,7 +249,6 @@ class VllmServerEngine:
         """Do nothing: the server has its own GPUs."""
 
     def update_weights(self, model: Any, version: int) -> Stages:
-        """Send all weights, empty the prefix cache of the old ones, and name the new ones."""
         self.version = None
         if self.transfer is None:
             for _ in named_weights(model, self._route.dtype):

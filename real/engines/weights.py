@@ -124,7 +124,6 @@ class CudaBucket:
         self._ranks.wait()
 
     def close(self) -> None:
-        """Give the memory back."""
         del self.memory
         torch.cuda.ipc_collect()
         torch.cuda.empty_cache()

@@ -379,11 +379,8 @@ def _contents(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
         start, end = end, end + tensor.numel() * tensor.element_size()
         dtype = str(tensor.dtype).removeprefix("torch.")
         kind = dtype.rstrip("0123456789")
-        entries[name] = {
-            "dtype": _KINDS[kind] + dtype.removeprefix(kind),
-            "shape": list(tensor.shape),
-            "data_offsets": [start, end],
-        }
+        code = _KINDS[kind] + dtype.removeprefix(kind)
+        entries[name] = {"dtype": code, "shape": [*tensor.shape], "data_offsets": [start, end]}
     table = json.dumps(entries, separators=(",", ":")).encode()
     table += b" " * (-len(table) % 8)
     yield struct.pack("<Q", len(table)) + table
