@@ -75,10 +75,7 @@ def records_of(s: Settings) -> Array:
 
 
 def memory_of(columns: dict[str, Array]) -> visit.Memory:
-    """Copy the fields (B, P, ...) of a `GuardState`.
-
-    Those that are one number stand side by side, since a visit needs them all.
-    """
+    """Copy the fields (B, P, ...) of a `GuardState`; those that are one number become records."""
     problems = np.empty(columns["label"].shape, visit.PROBLEM)
     for name in visit.PROBLEM.names or ():
         problems[name] = columns[name]

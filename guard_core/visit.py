@@ -198,10 +198,7 @@ def visit_batches(
 
 
 class Lists:
-    """The containers of the law in plain Python; `machine_code.Arrays` are those in machine code.
-
-    Arrays are (B, P, ...).
-    """
+    """The law's containers in plain Python; `machine_code.Arrays` are those in machine code."""
 
     @staticmethod
     def settings(s: Settings) -> Sequence[Settings]:
@@ -218,7 +215,7 @@ class Lists:
 
     @staticmethod
     def rows(array: Array) -> Rows:
-        """Return numbers as the law reads and writes them."""
+        """(B, P, ...) numbers as the law reads and writes them."""
         return array.tolist()
 
     @staticmethod

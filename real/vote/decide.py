@@ -55,9 +55,8 @@ class Decided:
 class Supervisor:
     """The guard's state and the answer ids of all problems.
 
-    Comparisons of answers have a time limit, so two ranks that read the same answers could find
-    different ones equal. Hence the first rank alone reads answers and asks the guard; on the other
-    ranks `read` gives no answers and `decide` returns None.
+    The first rank alone reads answers and asks the guard; on the others `read` gives no answers and
+    `decide` returns None.
     """
 
     def __init__(self, config: TrainConfig, truths: list[str | None], ranks: Ranks = ALONE) -> None:
