@@ -98,7 +98,7 @@ class Samples:
 
     def __init__(self, engine: TransformersEngine, rows: int, sampling: Sampling) -> None:
         device, steps = engine.model.device, sampling.max_tokens
-        self._engine, self._texts = engine, sampling.stop
+        self._engine, self._sampling = engine, sampling
         self.eos = torch.tensor(engine.eos_token_ids, device=device, dtype=torch.int64)
         self.tokens_TR = torch.full((steps, rows), engine.pad_token_id, device=device)
         self.logprobs_TR = torch.zeros((steps, rows), device=device)
@@ -108,14 +108,15 @@ class Samples:
         self.stats = RunningStats(rows, device) if sampling.stats else None
         self.used = 0
 
-    def draw(self, batch: _Batch, uniforms_R: Tensor, sampling: Sampling) -> Tensor:
+    def draw(self, batch: _Batch, uniforms_R: Tensor) -> Tensor:
         """Draw a token for each of B responses, and write it down; returns (B,) tokens."""
         rows_B, source_B = self.rows_B, batch.source_B
         if not self._engine.shares_rows and len(source_B) == len(batch.logits_NA):
             source_B = None  # all rows in their order
         observe = None if self.stats is None else partial(self.stats.add, rows_B, source_B)
-        how = sampling.temperature, sampling.top_p, observe, source_B
-        token_B, logprob_B = draw(batch.logits_NA, uniforms_R[rows_B], *how)
+        temperature, top_p = self._sampling.temperature, self._sampling.top_p
+        logits_NA, uniforms_B = batch.logits_NA, uniforms_R[rows_B]
+        token_B, logprob_B = draw(logits_NA, uniforms_B, temperature, top_p, observe, source_B)
         self.tokens_TR[self.used, rows_B] = token_B
         self.logprobs_TR[self.used, rows_B] = logprob_B
         self.lengths_R[rows_B] += 1
@@ -125,12 +126,12 @@ class Samples:
     def going_on(self, token_B: Tensor) -> Tensor | None:
         """Let responses that end with their token leave; return (B,) which stay, or None if all."""
         ends_B = (token_B[:, None] == self.eos).any(-1)
-        if self._texts:
+        if texts := self._sampling.stop:
             # A token is a byte at least; two more, since the first ones may be cut characters.
-            longest = max(len(text.encode()) for text in self._texts) + 2
+            longest = max(len(text.encode()) for text in texts) + 2
             tokens_BT = self.tokens_TR[max(0, self.used - longest) : self.used, self.rows_B].T
             written = self._engine.tokenizer.batch_decode(tokens_BT, skip_special_tokens=False)
-            stopped = [any(text in one for text in self._texts) for one in written]
+            stopped = [any(text in one for text in texts) for one in written]
             ends_B |= torch.tensor(stopped, device=ends_B.device)
         if not ends_B.any():
             return None
@@ -279,7 +280,7 @@ class TransformersEngine:
         samples = Samples(self, len(numbers), sampling)
         for uniforms_R in uniforms_TR:
             self.progress()
-            token_B = samples.draw(batch, uniforms_R, sampling)
+            token_B = samples.draw(batch, uniforms_R)
             going_B = samples.going_on(token_B)
             if going_B is not None:
                 token_B, batch.source_B = token_B[going_B], batch.source_B[going_B]

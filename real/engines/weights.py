@@ -6,13 +6,13 @@ the next. On a CPU it has room for all weights if possible, and a machine's rank
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import shutil
 import tempfile
 import time
 import warnings
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -114,8 +114,7 @@ class CudaBucket:
     def handle(self) -> Handle:
         """Return torch's description of it, without the number of the device."""
         _, *fields = self.memory.untyped_storage()._share_cuda_()
-        encode = base64.b64encode
-        plain = [{"bytes": encode(f).decode()} if isinstance(f, bytes) else f for f in fields]
+        plain = [{"bytes": b64encode(f).decode()} if isinstance(f, bytes) else f for f in fields]
         return {"cuda": plain, "bytes": len(self.memory)}
 
     def wait(self) -> None:

@@ -176,8 +176,8 @@ def _micro_loss(
         values_RT = batch.unfold(scored.logprobs_n)
         # Chosen before the loss, so that padding can bring no infinity into the gradient.
         old = torch.where(batch.counted_RT, batch.stacked("old_KT").to(values_RT.dtype), 0.0)
-        streams = batch.stacked("majority_K"), batch.stacked("minority_K")
-        per_token, clipped = token_loss(values_RT, old, *streams, config)
+        majority_R, minority_R = batch.stacked("majority_K"), batch.stacked("minority_K")
+        per_token, clipped = token_loss(values_RT, old, majority_R, minority_R, config)
         if any(part.correction_KT is not None for part in batch.parts):
             per_token = per_token * batch.stacked("correction_KT").where(batch.counted_RT, 1.0)
         loss = _weighted_sum(per_token, batch, config)
