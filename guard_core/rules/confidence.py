@@ -306,8 +306,7 @@ def cut_by(obs: Observations, labels: Array, size: int, count_none: bool) -> Cut
     `count_none`: "no label" is one of the distinct labels.
     """
     answers = obs.of("answers")
-    hits = (answers == np.repeat(labels, size, axis=-1)) & (answers >= 0)
-    rewards = hits.astype(np.float64)
+    rewards = ((answers == np.repeat(labels, size, axis=-1)) & (answers >= 0)).astype(np.float64)
     ordered = np.sort(labels, axis=-1)
     distinct = 1 + np.sum(ordered[..., 1:] != ordered[..., :-1], axis=-1)
     if not count_none:

@@ -147,8 +147,7 @@ def scaled(values: Array, mask: Array, equal: float, least: float = 0.0) -> Arra
 def filled(values: Array) -> Array:
     """Replace values that are not finite by the mean of the problem's others, 0 without any."""
     finite = np.isfinite(values)
-    known = np.where(finite, values, masked_mean(values, finite)[..., None])
-    return known.astype(np.float64)
+    return np.where(finite, values, masked_mean(values, finite)[..., None]).astype(np.float64)
 
 
 class Need(StrEnum):

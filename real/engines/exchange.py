@@ -106,8 +106,7 @@ def opened(handle: Handle) -> Tensor:
     """Return the (bytes,) uint8 memory of another process's bucket; a RuntimeError if denied."""
     if "cuda" not in handle:
         return _mapped(handle["path"], handle["bytes"])
-    plain = handle["cuda"]
-    fields = [base64.b64decode(f["bytes"]) if isinstance(f, dict) else f for f in plain]
+    fields = [base64.b64decode(f["bytes"]) if isinstance(f, dict) else f for f in handle["cuda"]]
     kind: Any = torch.UntypedStorage
     # The engine sees one GPU, the trainer's, under a number of its own.
     storage = kind._new_shared_cuda(torch.cuda.current_device(), *fields)

@@ -279,8 +279,7 @@ class WeightSender:
 
     def _send_weights(self, model: Any, version: int) -> None:
         merge = not self._sends_adapters
-        room = Room.of(model, self._route.dtype)
-        bucket = self._bucket = self._bucket or self._make_bucket(room)
+        bucket = self._bucket = self._bucket or self._make_bucket(Room.of(model, self._route.dtype))
         message = {"do": "load", "version": version, "buckets": self._handles(bucket)}
         native, dtype = self._route.native, self._route.dtype
         weights = stored_weights(model, dtype, merge, in_model=native)

@@ -212,8 +212,7 @@ def _score_gradient(
     logits_nV: Tensor, targets_n: Tensor, grad_n: Tensor, temperature: float
 ) -> Tensor:
     """(n, V) gradient of the raw logits: `g * ([v = target] - p_v) / temperature`."""
-    wide = torch.promote_types(logits_nV.dtype, torch.float32)
-    z_nV = logits_nV.to(wide).div_(temperature)
+    z_nV = logits_nV.to(torch.promote_types(logits_nV.dtype, torch.float32)).div_(temperature)
     p_nV = z_nV.sub_(z_nV.logsumexp(-1, keepdim=True)).exp_()
     scaled_n1 = (grad_n / temperature)[:, None]
     grad_nV = p_nV.mul_(-scaled_n1)
@@ -309,8 +308,7 @@ class Scorer(nn.Module):
         self, groups: Sequence[Group], places: Sequence[Place], bundle: int = 1
     ) -> MicroBatch:
         """Those rows as this model wants them."""
-        vocabulary = self.model.get_input_embeddings().weight.shape[0]
-        most_padded = self.chunk_elements // vocabulary
+        most_padded = self.chunk_elements // self.model.get_input_embeddings().weight.shape[0]
         return micro_batch(groups, places, self.layout, most_padded, bundle)
 
 
@@ -321,8 +319,7 @@ class EntropyScorer(Scorer):
         """Entropies where gradients are recorded, and no log-probs then; else as a `Scorer`."""
         if not torch.is_grad_enabled():
             return super().forward(rows, temperature, stats)
-        outputs, size = self.outputs(rows), self.chunk_elements
-        entropy_n = head_entropies(self.head, outputs, temperature, size)
+        entropy_n = head_entropies(self.head, self.outputs(rows), temperature, self.chunk_elements)
         return TokenScores(torch.full_like(entropy_n, torch.nan), entropy_n)
 
 

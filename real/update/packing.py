@@ -165,8 +165,7 @@ def _bundle_size(
     groups: Sequence[Group], counts: Sequence[RowCounts], most: int, width: int, world: int
 ) -> int:
     """The cheapest number of responses behind one prompt, as if none began like another."""
-    singles = _rows(groups, counts)
-    alone = _cost(singles, width)
+    alone = _cost(_rows(groups, counts), width)
     best, least = 1, min(BUNDLE_BELOW * alone, alone - PASS_TOKENS)
     size = max((len(places) for places in counts), default=1)
     while size > 1:
@@ -295,8 +294,7 @@ class MicroBatch:
             return values_n.view(self.counted_RT.shape)
         if self.score_of_counted is not None:
             values_n = values_n[self.score_of_counted]
-        zeros = values_n.new_zeros(self.counted_RT.shape)
-        return zeros.masked_scatter(self.counted_RT, values_n)
+        return values_n.new_zeros(self.counted_RT.shape).masked_scatter(self.counted_RT, values_n)
 
 
 def micro_batch(

@@ -101,8 +101,7 @@ class Supervisor:
         if not self.reads:
             return None
         obs, draws, scores = self._seen(problems_P, answers_PV, visit, observed)
-        before = self.state.take(problems_P)
-        state, decision = self.guard.step(before, obs.votes, draws, scores)
+        state, decision = self.guard.step(self.state.take(problems_P), obs.votes, draws, scores)
         self.state = self.state.put(problems_P, state)
         deal_P = self._uniforms(Stream.DEAL, problems_P, visit, 1)[:, 0]
         treatment = self._treat(Treatment.of(decision), problems_P, visit, deal_P)

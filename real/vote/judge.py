@@ -139,8 +139,7 @@ class Judge(ExtraRollouts):
         for rows_M, responses, advantages_MN in solutions:
             # A problem's extra groups have the weight of its votes.
             weight_M, drop_M = streams.weight[rows_M], streams.drop[rows_M]
-            minority_MN = np.zeros_like(advantages_MN)
-            weighted = PolicyStreams(advantages_MN, minority_MN, weight_M, drop_M)
+            weighted = PolicyStreams(advantages_MN, np.zeros_like(advantages_MN), weight_M, drop_M)
             for row, group in zip(rows_M, responses.groups(weighted, mask), strict=True):
                 groups[row].append(group)
         return groups

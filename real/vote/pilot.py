@@ -25,8 +25,7 @@ def check_readable(parts: Parts) -> None:
     task and model or where `max_unread` is 1.
     """
     config, prompts, sampler = parts.config, parts.prompts, parts.sampler
-    embedded = config.is_tiny and config.own_model is None
-    if embedded or config.max_unread == 1:
+    if (config.is_tiny and config.own_model is None) or config.max_unread == 1:
         return
     chosen = sorted({int(i) for i in np.linspace(0, len(prompts) - 1, _PROBLEMS).round()})
     generator = torch.Generator(sampler.policy.device).manual_seed(0)

@@ -64,8 +64,7 @@ class SecondVotes(ExtraRollouts):
     def groups(self, decided: Decided | None, streams: PolicyStreams) -> list[list[Group]]:
         if not self.parts.rule.trains_second or self._drawn is None:
             return []
-        paid = None if decided is None else self.pay(decided)
-        streams = shared_streams(self.parts.ranks, paid)
+        streams = shared_streams(self.parts.ranks, None if decided is None else self.pay(decided))
         return [[group] for group in self._drawn.groups(streams, self.parts.config.mask_truncated)]
 
     def pay(self, decided: Decided) -> PolicyStreams:
