@@ -178,11 +178,13 @@ class CompareCommand(SettingsCommand):
         with ends_at_once("guard-train"):
             from real.compare import compare
 
-        total = len(arms) * len(self.seeds) * max(1, len(self.lrs))
+        seeds, lrs = self.seeds, self.lrs
+        total = len(arms) * len(seeds) * max(1, len(lrs))
         advice = advice_when_stopped("the same command")
         with advice, runs_bar(total, self.quiet) as report:
-            asked = self.settings, self.out, arms, self.seeds, self.jobs
-            lines, lost = compare(*asked, report, gpus_per_run=self.gpus_per_run, lrs=self.lrs)
+            lines, lost = compare(
+                self.settings, self.out, arms, seeds, self.jobs, report, self.gpus_per_run, lrs
+            )
         print("\n".join([*lines, f"run folders: {self.out}"]))
         for job, error in ((failed.job, failed.error) for failed in lost):
             log = f"; log: {job.log}" if job.log.exists() else ""
@@ -353,9 +355,9 @@ class ForecastCommand(MeasureCommand):
 
         facts = read_response(response).facts
         settings, _, _, sources = loaded(self.settings)
-        found = from_values(facts.run, TrainConfig, ""), facts.unit, facts.growth is None
+        measured = from_values(facts.run, TrainConfig, ""), facts.unit, facts.growth is None
         if (
-            found != (settings, self.unit, self.growth is None)
+            measured != (settings, self.unit, self.growth is None)
             or not self.numbers.items() <= facts.settings.items()
         ):
             raise UserError(f"{response}: was measured with other settings; choose another --out")

@@ -43,8 +43,8 @@ def engine_memory(
     shared = taken > RESERVE * total
     of = f"memory ({taken / GIB:.0f} GiB of the GPU are in use)" if shared else "memory"
     card = free if shared else total
-    if (asked := config.engine_memory) is not None:
-        config = replace(config, engine_memory=min(1.0, asked * total / card))
+    if (wanted := config.engine_memory) is not None:
+        config = replace(config, engine_memory=min(1.0, wanted * total / card))
     plan = plan_memory(model.size(config), config, world, card)
     if not plan.fits:
         update, sampling, usable = (n / GIB for n in (plan.update, plan.sampling, plan.usable))
@@ -55,7 +55,7 @@ def engine_memory(
             need += f" and {max(0, plan.cache_tokens)} tokens of cache are too few"
         need += f", of {usable:.0f} GiB on each of {world}"
         raise UserError(f"{of}: {need}; {remedy(model, config, world, card)}")
-    memory = EngineMemory(plan.engine_share * card / total, None if asked else plan.cache or None)
+    memory = EngineMemory(plan.engine_share * card / total, None if wanted else plan.cache or None)
     sums = f"update {plan.update / GIB:.0f}, sampling {plan.sampling / GIB:.0f}"
     parts = [(part.name, max(part.update, part.sampling) / GIB) for part in plan.parts]
     words = ", ".join(f"{name} {size:.2g}" for name, size in parts if size >= 0.05)

@@ -223,9 +223,9 @@ def _listen(child: _Child) -> bool:
     for line in map(str.strip, child.log):
         if line.startswith(_NOTICE):
             say([line.removeprefix(_NOTICE)], f"{name}: ")
-        elif found := _STEP.fullmatch(line):
-            outcome.done = int(found[2]) / int(found[3])
-            NUMBERS.get()(f"{name}: {found[1]}")
+        elif step := _STEP.fullmatch(line):
+            outcome.done = int(step[2]) / int(step[3])
+            NUMBERS.get()(f"{name}: {step[1]}")
         elif line:
             child.others.append(line)
     if ended:

@@ -68,7 +68,7 @@ def settings_from(
     for name, (allowed, reason) in refusals.items():
         if (value := value_of(name)) not in allowed:
             raise UserError(f"{name} = {value}: {reason}; set {allowed[0]}")
-    values = {own: v for own, theirs in names.items() if (v := value_of(theirs)) is not None}
+    values = {ours: v for ours, theirs in names.items() if (v := value_of(theirs)) is not None}
     # The trainer writes the checkpoints; this project's `resume` must not take such a folder.
     fixed = {"prompt_suffix": "", "checkpoint_every": 0}
     try:
@@ -195,8 +195,8 @@ class GuardedRun:
         for answers_V, problem in zip(answers_PV, places, strict=True):
             # A vote that was never given counts as a vote for nothing, at the end.
             given = [texts[key] for key in rows[problem][: self.config.n_votes]]
-            found = self.supervisor.answer_ids.ids(problem, given, self.config.extract)
-            answers_V[: len(found)] = found
+            ids = self.supervisor.answer_ids.ids(problem, given, self.config.extract)
+            answers_V[: len(ids)] = ids
             n_repeated += repeats(self._questions[problem], given)
         keys = [rows[place] for place in places]
         return Voted(np.array(places, np.int64), answers_PV, keys, n_repeated / answers_PV.size)
@@ -231,11 +231,11 @@ class GuardedRun:
         columns_PV3[:, : both_PK2.shape[1], :2] = both_PK2
         columns_PV3[..., 2] = (answers_PV >= 0) & (answers_PV == decided.decision.label[:, None])
         kept = np.flatnonzero(~streams.drop)
-        own = [keys_P[row][: self.config.n_samples] for row in kept.tolist()]
-        mini_of_row = np.repeat(kept // self.config.mini_batch, [len(keys) for keys in own])
+        kept_keys = [keys_P[row][: self.config.n_samples] for row in kept.tolist()]
+        mini_of_row = np.repeat(kept // self.config.mini_batch, list(map(len, kept_keys)))
         ends = np.cumsum(np.unique(mini_of_row, return_counts=True)[1]).tolist()
         minis = [range(*part) for part in pairwise([0, *ends])]
-        trained = list(chain(*own))
+        trained = list(chain(*kept_keys))
         self._row = {
             **decided.step_columns,
             **place,

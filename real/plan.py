@@ -428,9 +428,9 @@ def _transformers(size: ModelSize, config: TrainConfig, world: int) -> tuple[lis
 def _host(size: ModelSize, config: TrainConfig, world: int, nodes: int) -> int:
     """Main memory of a machine; ranks share the pages of a file in the precision of the run."""
     narrow, kind = width(config), config.engine_kind
-    own = config.async_level if kind.native else kind.own_process and not kind.remote
+    has_process = config.async_level if kind.native else kind.own_process and not kind.remote
     ranks = world // nodes
-    processes = 2 * ranks if own else ranks
+    processes = 2 * ranks if has_process else ranks
     held = 1 if size.stored == getattr(torch, config.dtype) else ranks
     copies = 1 + (config.ema_decay > 0)
     per_weight = 2 * WIDE + (copies * WIDE if world == 1 and narrow < WIDE else 0)

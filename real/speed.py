@@ -43,8 +43,8 @@ _VARIANTS = {"pcie", "nvl", "mig"}
 def card_named(name: str) -> Card | None:
     """Return the GPU of that name, as CUDA gives it; None if its data sheet is not known here."""
     words = set(name.lower().replace("-", " ").split())
-    found = [card for kind, card in CARDS.items() if kind in words]
-    return found[0] if found and not words & _VARIANTS else None
+    cards = [card for kind, card in CARDS.items() if kind in words]
+    return cards[0] if cards and not words & _VARIANTS else None
 
 
 @functools.cache
@@ -113,14 +113,14 @@ def read_measured(path: Path) -> dict[str, float]:
     try:
         records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         rows = [row for one in records if not one["dry"] for row in one["measures"]]
-        found = {row["rate"]: float(row["value"]) for row in rows if "rate" in row}
+        rates = {row["rate"]: float(row["value"]) for row in rows if "rate" in row}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"measured = {path}: no results.jsonl of prove.py ({error})") from error
-    wrong = [n for n, value in found.items() if n not in ASSUMED or not 0 <= value < math.inf]
-    if wrong or not found:
+    wrong = [n for n, value in rates.items() if n not in ASSUMED or not 0 <= value < math.inf]
+    if wrong or not rates:
         what = f"{wrong[0]} is no rate" if wrong else "no rate was measured on a GPU"
         raise UserError(f"measured = {path}: {what}; run prove.py --part A and C")
-    return found
+    return rates
 
 
 @dataclass(frozen=True, slots=True)
