@@ -33,17 +33,17 @@ def check_mismatch(log: Journal, row: Mapping[str, Any], dtype: str, allowed: fl
     `dtype` is what the model computes with; its weights may be wider where they are sharded.
     """
     kl, explained = row["mismatch_kl"], _ROUNDING[dtype]
-    found = f"{kl:.2g} nats a token in batch {row['step']}"
+    measured = f"{kl:.2g} nats a token in batch {row['step']}"
     if kl > allowed:
         raise UserError(
-            f"mismatch_kl = {found}: the engine samples from another distribution than the trainer "
-            "scores; take another engine, or go on with a larger max_mismatch"
+            f"mismatch_kl = {measured}: the engine samples from another distribution than the "
+            "trainer scores; take another engine, or go on with a larger max_mismatch"
         )
     if kl > explained:
         log.alarm(
             "mismatch_kl",
-            f"= {found}, and rounding explains {explained:g}: engine and trainer differ; compare "
-            "with engine = 'transformers', or set old_logprobs = 'trainer'",
+            f"= {measured}, and rounding explains {explained:g}: engine and trainer differ; "
+            "compare with engine = 'transformers', or set old_logprobs = 'trainer'",
         )
 
 

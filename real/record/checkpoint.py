@@ -169,8 +169,8 @@ def trained_weights(folder: Path) -> dict[str, Tensor]:
 
 def checkpoints_in(root: Path) -> list[Path]:
     """Return the folders of whole checkpoints, the last one first."""
-    found = [path for path in root.glob("step-*") if _NAME.fullmatch(path.name)]
-    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")), reverse=True)
+    folders = [path for path in root.glob("step-*") if _NAME.fullmatch(path.name)]
+    return sorted(folders, key=lambda path: int(path.name.removeprefix("step-")), reverse=True)
 
 
 def read_checkpoint(folder: Path, ranks: Ranks = ALONE) -> Checkpoint:

@@ -186,12 +186,12 @@ class Journal(AbstractContextManager["Journal"]):
             self.notice(f"{line} {text}")
 
     def checkpoint(
-        self, state: Callable[[], State], step: int, asked: bool = False, later: bool = False
+        self, state: Callable[[], State], step: int, forced: bool = False, later: bool = False
     ) -> None:
-        """Write a checkpoint, if one is due after this batch or `asked` for, or put it off."""
+        """Write a checkpoint, if one is due after this batch or `forced`, or put it off."""
         if self.checkpoints is None:
             return
-        self._overdue = self._overdue or asked or self.checkpoints.due(step)
+        self._overdue = self._overdue or forced or self.checkpoints.due(step)
         if self._overdue and not later:
             self._overdue = False
             with self.phase("checkpoint"):

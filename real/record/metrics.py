@@ -51,12 +51,12 @@ class Clock:
         The phases `rollout` and `further` sampled `n_sampled` tokens; `update` trained `n_trained`,
         with `flops` operations. Each of `world` ranks has a GPU of at most `peak` a second.
         """
-        seconds, further = dict(self.seconds), self.seconds["seconds_further"]
-        whole = time.perf_counter() - self._start
+        seconds, whole = dict(self.seconds), time.perf_counter() - self._start
+        sampling = seconds["seconds_rollout"] + seconds.get("seconds_further", 0.0)
         columns = {
             **seconds,
             "seconds_step": whole,
-            "sampled_per_second": n_sampled / (seconds["seconds_rollout"] + further),
+            "sampled_per_second": n_sampled / sampling,
             "trained_per_second": n_trained / seconds["seconds_update"],
         }
         if self._device.type == "cuda":

@@ -126,7 +126,7 @@ def table() -> Iterator[str]:
         yield from _lines(f"  {', '.join(f'{short}/{data}' for data in SETS)} ({model})")
     yield ""
     yield "what they set:"
-    epochs = ", ".join(f"{data} {own['epochs']}" for data, own in SETS.items())
+    epochs = ", ".join(f"{data} {settings['epochs']}" for data, settings in SETS.items())
     rows = [("problems, epochs", "paper", epochs, "")]
     rows += [(name, source, _shown(value), remark) for name, value, source, remark in SHARED]
     names, sources = (max(len(row[column]) for row in rows) for column in range(2))

@@ -26,9 +26,9 @@ def manifest_of(
     """Return the `run.json` of a run that starts now."""
     name = arm or arm_of(config).name
     sizes = {"n_problems": n_problems, "n_votes": config.n_votes, "seeds": [config.seed]}
-    own = {"config": to_values(config), "roles": roles_of(config), "task": task, "backend": backend}
+    run = {"config": to_values(config), "roles": roles_of(config), "task": task, "backend": backend}
     extra = {"step_factor": config.step_factor, **facts}
-    return Manifest.new("real", name, title(name), **sizes, **own, extra=extra)
+    return Manifest.new("real", name, title(name), **sizes, **run, extra=extra)
 
 
 def stored_config(folder: Path) -> TrainConfig:
