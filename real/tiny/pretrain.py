@@ -198,7 +198,7 @@ def solving_batches(recipe: Schedule, seed: int, task: Task = ARITHMETIC) -> Seq
     """(B, T) int64 ids a step: distinct prompts, each with one response and the end token."""
     rng = np.random.default_rng(seed)
     questions = task.sample_distinct(recipe.steps * recipe.batch_size, rng, held_out=False)
-    texts = [f"{asked}={task.example(asked, recipe.slip_rate, rng)}" for asked in questions]
+    texts = [f"{one}={task.example(one, recipe.slip_rate, rng)}" for one in questions]
     return torch.tensor([[*encode(text), EOS_ID] for text in texts]).split(recipe.batch_size)
 
 
@@ -328,16 +328,16 @@ def measure_judging(
     tried = [(p, text) for p, text in zip(rows, first, strict=True) if boxed_number(text) >= 0]
     answers = np.array([str(boxed_number(text)) for _, text in tried])
     right = answers == np.array([problem.answer for problem, _ in tried])
-    asked = [judging.question(problem.prompt, text) for problem, text in tried]
-    said = _sample_texts(model, asked, judging.VERIFICATION_TOKENS, seed + 1)
+    questions = [judging.question(problem.prompt, text) for problem, text in tried]
+    said = _sample_texts(model, questions, judging.VERIFICATION_TOKENS, seed + 1)
     verdicts = np.array([judging.read_verdict(text) for text in said])
-    own = np.array([text.rpartition(BOX)[0][-1:] for text in said])  # the digit in front of the box
+    digits = np.array([text.rpartition(BOX)[0][-1:] for text in said])  # in front of the box
     return Judgement(
         true_positive_rate=_share(verdicts[right] == 1),
         false_positive_rate=_share(verdicts[~right] == 1),
         readable=float((verdicts >= 0).mean()),
         right=float(right.mean()),
-        own_agrees=float(((own == answers) == (verdicts == 1)).mean()),
+        own_agrees=float(((digits == answers) == (verdicts == 1)).mean()),
         n_problems=n_problems,
         n_votes=n_votes,
     )

@@ -29,7 +29,7 @@ from real.settings.resolve import settings_of
 
 TEMPLATE = Path(__file__).with_name("cell.sh").read_text(encoding="utf-8")
 """The script of `guard-verl config`, with names in braces for values."""
-VERL_NAMES = {own: verls for verls, own in re.findall(r"^  ([\w.]+)=\{(\w+)\}$", TEMPLATE, re.M)}
+VERL_NAMES = {name: verls for verls, name in re.findall(r"^  ([\w.]+)=\{(\w+)\}$", TEMPLATE, re.M)}
 """The trainer's name of a setting, or one of the script's own, to verl's."""
 LOSSES = {"dapo": "token-mean", "grpo": "seq-mean-token-mean", "dr_grpo": "seq-mean-token-sum-norm"}
 """Average of the loss, the trainer's name to verl's."""
@@ -69,11 +69,11 @@ def write_problems(
         raise UserError(f"{path}: verl reads Parquet; give a name that ends in .parquet")
     check_new_file(path)
     rows: list[dict[str, Any]] = []
-    for name, problem in ((own.name, problem) for own in sets for problem in own):
-        asked = problem if system_prompt is None else problem.under_system(system_prompt)
+    for name, problem in ((problems.name, problem) for problems in sets for problem in problems):
+        chat = problem if system_prompt is None else problem.under_system(system_prompt)
         row = {
             "data_source": name,
-            "prompt": asked.messages(suffix_of(asked, suffix)),
+            "prompt": chat.messages(suffix_of(chat, suffix)),
             "reward_model": {"style": "rule", "ground_truth": problem.answer},
             "extra_info": {"index": len(rows), "id": problem.id},
         }

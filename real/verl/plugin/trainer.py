@@ -112,7 +112,7 @@ class GuardTrainer(PPOTrainerSync):
         trainer = config.trainer
         latest = trainer.resume_mode == "auto" and find_latest_ckpt_path(trainer.default_local_dir)
         given = trainer.resume_mode == "resume_path" and trainer.resume_from_path
-        self.resumed = Path(found) if (found := given or latest) else None
+        self.resumed = Path(path) if (path := given or latest) else None
         if self.resumed is None:
             check_new(self.out)
         actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
@@ -256,8 +256,8 @@ class GuardTrainer(PPOTrainerSync):
         with marked_timer("guarded_step", timing_raw):
             batch = super().step(metrics, timing_raw)
         progress = self.global_steps / self.total_training_steps
-        found = {**metrics, **timing_raw}
-        measured = {name: float(found.get(key, np.nan)) for name, key in STEPS.items()}
+        numbers = {**metrics, **timing_raw}
+        measured = {name: float(numbers.get(key, np.nan)) for name, key in STEPS.items()}
         # verl's mean is over the optimizer steps that it makes; one that is left out counts as 0.
         n_scheduled = -(-self.settings.batch_size // self.settings.mini_batch)
         measured["update_norm"] *= len(self._paid.minis) / n_scheduled

@@ -76,14 +76,14 @@ def settings_of(config: DictConfig) -> tuple[TrainConfig, Path]:
     section = value_of("guard")
     if not isinstance(section, DictConfig | None):
         raise UserError(f"guard = {section}: must be a section, such as +guard.profile=paper")
-    own: Any = OmegaConf.to_container(section, resolve=True) if section else {}
-    check_given(own, {"profile", "out"} | OF_RUN | KINDS.keys(), "guard.")
+    given: Any = OmegaConf.to_container(section, resolve=True) if section else {}
+    check_given(given, {"profile", "out"} | OF_RUN | KINDS.keys(), "guard.")
     actor = config.actor_rollout_ref.actor
 
     def others() -> dict[str, Any]:
-        values, guard = ({n: own[n] for n in own.keys() & names} for names in (OF_RUN, KINDS))
-        if "profile" in own or guard:  # else that of the rule
-            base = GuardConfig.profile(own.get("profile", "paper"))
+        values, guard = ({n: given[n] for n in given.keys() & names} for names in (OF_RUN, KINDS))
+        if "profile" in given or guard:  # else that of the rule
+            base = GuardConfig.profile(given.get("profile", "paper"))
             values["guard"] = base.set(**guard).to_dict()
         return {
             "problems": str(config.data.train_files),
@@ -95,7 +95,7 @@ def settings_of(config: DictConfig) -> tuple[TrainConfig, Path]:
     names = {name: VERL_NAMES[name] for name in _READ}
     settings = settings_from(value_of, refusals, names, others, "guard.")
     check_plugin(settings)
-    return settings, Path(own.get("out") or f"{config.trainer.default_local_dir}-guard")
+    return settings, Path(given.get("out") or f"{config.trainer.default_local_dir}-guard")
 
 
 def places_of(ids: Sequence[int | None]) -> dict[int, int]:
