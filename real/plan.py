@@ -124,7 +124,7 @@ class PlannedModel:
 
     def size(self, config: MemorySettings | None = None) -> ModelSize:
         """Return its numbers of weights, with those of adapters if they are trained."""
-        model, text = self._model, self._text
+        model, text, width = self._model, self._text, self._text.hidden_size
         layers = [
             sum(p.numel() for p in module.parameters())
             for module in model.modules()
@@ -133,9 +133,8 @@ class PlannedModel:
         n_weights, parts = sum(p.numel() for p in model.parameters()), layer_configs(text)
         # A recurrent model's state counts as the cache of one wide head, which is more.
         heads = [layer_heads(part) for part in parts]
-        sizes = [getattr(part, "head_dim", None) for part in parts]
-        sizes = [size or text.hidden_size // n for size, (n, _) in zip(sizes, heads, strict=True)]
-        inner = [getattr(part, "intermediate_size", None) or 4 * text.hidden_size for part in parts]
+        sizes = [getattr(p, "head_dim", None) or width // layer_heads(p)[0] for p in parts]
+        inner = [getattr(part, "intermediate_size", None) or 4 * width for part in parts]
         rank = config.lora_rank if config else 0
         adapted = adapted_layers(model, config.lora_targets) if config and rank else []
         return ModelSize(
@@ -144,7 +143,7 @@ class PlannedModel:
             n_layer=max(layers, default=n_weights),
             n_outside=n_weights - sum(layers),
             n_layers=text.num_hidden_layers,
-            width=text.hidden_size,
+            width=width,
             n_inner=int(np.max(inner)),  # Gemma 3n names a list for all layers
             n_query=max(n * size for (n, _), size in zip(heads, sizes, strict=True)),
             n_kv=2 * sum(n * size for (_, n), size in zip(heads, sizes, strict=True)),
@@ -261,10 +260,9 @@ def state_parts(size: ModelSize, config: TrainConfig, world: int) -> list[Memory
     narrow, (trained, frozen) = width(config), trained_and_frozen(size)
     # Where weights are sharded, the shards are the masters.
     kept = WIDE if world > 1 else narrow
-    copied = 0 if config.offload_optimizer or kept == WIDE else WIDE
     bytes_of = {
         "weights": frozen * narrow + trained * kept,
-        "masters": trained * copied,
+        "masters": trained * (0 if config.offload_optimizer or kept == WIDE else WIDE),
         "gradients": trained * WIDE,
         "moments": 0 if config.offload_optimizer else 2 * trained * WIDE,
         "reference": trained * narrow if config.kl_coef > 0 and not frozen else 0,
@@ -275,8 +273,7 @@ def state_parts(size: ModelSize, config: TrainConfig, world: int) -> list[Memory
     if Need.TEACHER in rule_of(config).needs:
         parts.append(MemoryPart("teacher", mean, mean + aside))
     if config.ema_decay > 0:
-        on_host = config.offload_optimizer and kept != WIDE
-        mean = 0 if on_host else mean
+        mean = 0 if config.offload_optimizer and kept != WIDE else mean
         parts.append(MemoryPart("average", mean, mean + aside))
     return parts
 
@@ -351,11 +348,10 @@ def _pass_parts(size: ModelSize, config: TrainConfig, world: int) -> list[Memory
     These are embeddings and head, and two layers: whole weights, and gradients if trained.
     """
     block, narrow = min(BLOCK_ELEMENTS, trained_and_frozen(size)[0]), width(config)
-    copies = WIDE * block * (4 if config.offload_optimizer else 1)
     # vLLM gives no entropies, and is awake while the trainer scores votes for them.
     scores = needs_stats(rule_of(config)) and not config.engine_kind.native
     n_bytes, note = stats_bytes(size, config), f"{config.max_tokens_per_microbatch} tokens"
-    largest = max(pass_bytes(size, config), copies)
+    largest = max(pass_bytes(size, config), WIDE * block * (4 if config.offload_optimizer else 1))
     parts = [MemoryPart("activations", largest, n_bytes * scores, note)]
     if world > 1:
         weights = narrow * (size.n_outside + 4 * size.n_layer)
@@ -383,9 +379,8 @@ def _engine(
     # logit. Assumed, not measured.
     layer = narrow * (3 * size.n_inner // n_gpus + 4 * size.width)
     buffers = batched_tokens(config.max_rows) * layer + 4 * 4 * config.max_rows * size.vocabulary
-    fixed = weights + buffers + GRAPHS + context
     taken = left if config.engine_memory is None else int(config.engine_memory * card)
-    cache = taken - fixed
+    cache = taken - weights - buffers - GRAPHS - context
     tokens = cache // per_token
     note = f"{max(0, tokens):,} tokens, {max(0, tokens) // config.longest} whole responses"
     asleep = "" if config.async_level else "asleep in the update"

@@ -204,8 +204,7 @@ class Speed:
         before = PROMPT_TOKENS + mean / 2
         waves = max(1.0, rows / max(1.0, self.plan.cache_tokens / before))
         steps = (config.max_response_tokens or 1) * waves
-        weights = self.plan.engine_weights / rates["bandwidth"]
-        seconds = steps * (weights + rates["decode_overhead"])
+        seconds = steps * (self.plan.engine_weights / rates["bandwidth"] + rates["decode_overhead"])
         seconds += rows * mean * before * 2 * size.n_kv / (group * rates["bandwidth"])
         multiplied = rows * (mean + PROMPT_TOKENS) * 2 * size.n_multiplied
         seconds += multiplied / (group * rates["sample_flops"])
