@@ -67,8 +67,7 @@ def steps(
     """Every reduction by ``rule``, the answer last; a slip writes one of the nine wrong digits."""
     trace: list[str] = []
     while len(expression) > 1:
-        slips = rng is not None and rng.random() < slip_rate
-        slip = int(rng.integers(1, 10)) if rng is not None and slips else 0
+        slip = int(rng.integers(1, 10)) if rng is not None and rng.random() < slip_rate else 0
         index = 0 if rule is EvaluationRule.LEFT_TO_RIGHT else len(expression) // 2 - 1
         if rule is EvaluationRule.RIGHT:
             index = max(expression.find("*"), 0) // 2

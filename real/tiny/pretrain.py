@@ -138,8 +138,7 @@ def train_verifying(recipe: VerifyingRecipe, seed: int, progress: bool = False) 
     """The judge after the recipe's steps; same arguments, same bits."""
     model = Qwen2ForCausalLM.from_pretrained(str(CHECKPOINT), local_files_only=True)
     model.config.max_position_embeddings = judging.POSITIONS
-    n_judged = recipe.steps * recipe.n_conversations
-    made = judging.conversations(n_judged, recipe.slip_rate, seed)
+    made = judging.conversations(recipe.steps * recipe.n_conversations, recipe.slip_rate, seed)
     judged = (part.split(recipe.n_conversations) for part in made)
     # The starting checkpoint has seen the examples of seed 0.
     batches = zip(solving_batches(recipe, seed + 1), *judged, strict=True)
@@ -219,10 +218,9 @@ def _verifying_loss(
     """
     solved, read, targets = batch
     logits, end, sign = model(input_ids=read).logits, judging.FIRST_TURNS, judging.SIGN
-    parts = (slice(0, end), slice(end, None), slice(sign, sign + 1))
     judged = [
         functional.cross_entropy(logits[:, part].flatten(0, 1), targets[:, part].flatten())
-        for part in parts
+        for part in (slice(0, end), slice(end, None), slice(sign, sign + 1))
     ]
     return response_loss(model, solved) + torch.stack(judged).sum()
 

@@ -166,8 +166,7 @@ def lead(question: str) -> int:
 
     The shipped model's leads have a standard deviation of about 18 between questions.
     """
-    ahead = 10 * (2 * question.count(question[-1]) - _ROW)
-    return min(max(ahead, -80), 80)
+    return min(max(10 * (2 * question.count(question[-1]) - _ROW), -80), 80)
 
 
 def vote_shares(question: str) -> np.ndarray:
