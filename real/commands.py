@@ -180,8 +180,7 @@ class CompareCommand(SettingsCommand):
 
         seeds, lrs = self.seeds, self.lrs
         total = len(arms) * len(seeds) * max(1, len(lrs))
-        advice = advice_when_stopped("the same command")
-        with advice, runs_bar(total, self.quiet) as report:
+        with advice_when_stopped("the same command"), runs_bar(total, self.quiet) as report:
             lines, lost = compare(
                 self.settings, self.out, arms, seeds, self.jobs, report, self.gpus_per_run, lrs
             )

@@ -89,8 +89,7 @@ def is_right(
 ) -> float | None:
     """Return 1 for a response with the true answer, else 0; None without one to compare with."""
     ids = AnswerIds([reference(truth)], equality)
-    answer = ids.ids(0, [text], extract)[0]
-    return float(answer == ids.truth_id(0)) if ids.has_truth(0) else None
+    return float(ids.ids(0, [text], extract)[0] == ids.truth_id(0)) if ids.has_truth(0) else None
 
 
 FOLDER = "guard"

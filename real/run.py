@@ -225,8 +225,7 @@ def _assemble(parts: Parts, supervisor: Supervisor, held_out: PromptSet | None) 
     shard(scorer)
     scorer.share = ranks.share
     steps = scheduled_steps(len(parts.prompts), config.batch_size, config.mini_batch)
-    n_steps = config.epochs * sum(steps)
-    optimizer = PolicyOptimizer(scorer, config, n_steps, reference)
+    optimizer = PolicyOptimizer(scorer, config, config.epochs * sum(steps), reference)
     return Run(
         **vars(parts),
         votes=VoteSampler(parts),

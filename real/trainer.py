@@ -302,8 +302,7 @@ def train_batch(run: Run, batch: Batch, following: Batch | None) -> tuple[Visite
         groups = responses.groups(streams, config.mask_truncated)
         extra_groups = extra.groups(decided, streams)
         parts = run.dynamic_sampler.mini_batches(groups, extra_groups, batch.ends_run)
-        batch_groups = list(chain(*parts))
-        trained, matched = rescore(scorer, batch_groups, config, cap=config.tis_cap or 0.0)
+        trained, matched = rescore(scorer, list(chain(*parts)), config, cap=config.tis_cap or 0.0)
         left = iter(trained)
         steps = [run.optimizer.step(list(islice(left, len(part)))) for part in parts]
     with clock.phase("rollout"):

@@ -34,14 +34,12 @@ def evaluate(
     n_responses = answers_NV.shape[1]
     known = [i for i in range(len(answer_ids)) if answer_ids.has_truth(i)]
     truth_M = np.array([answer_ids.truth_id(i) for i in known])
-    unknown = np.full((1, n_responses), np.nan)
-    right_MV = answers_NV[known] == truth_M[:, None] if known else unknown
+    right_MV = answers_NV[known] == truth_M[:, None] if known else np.full((1, n_responses), np.nan)
     votes = zip(answers_NV[known], truth_M, strict=True) if with_majority else ()
-    majority_M = [majority_right(*pair) for pair in votes] or [np.nan]
     right_M = right_MV.sum(axis=1)
     return {
         "pass_at_1": float(right_MV.mean(axis=1).mean()),
-        "maj_accuracy": float(np.mean(majority_M)),
+        "maj_accuracy": float(np.mean([majority_right(*pair) for pair in votes] or [np.nan])),
         "n_responses": n_responses,
         **{f"pass_at_{k}": float(pass_at(k, right_M, n_responses).mean()) for k in ks},
     }

@@ -46,9 +46,8 @@ def keeps_nothing(folder: Path) -> bool:
 
 def check_same(before: Mapping[str, Any], config: TrainConfig, folder: Path, *fixed: str) -> None:
     """Refuse settings that would make it another run."""
-    old = to_values(_config(before, folder))
     free = having(roles_of(config), *CHANGEABLE).difference(fixed)
-    check_unchanged(folder, old, to_values(config), free)
+    check_unchanged(folder, to_values(_config(before, folder)), to_values(config), free)
 
 
 def _config(values: Mapping[str, Any], folder: Path) -> TrainConfig:

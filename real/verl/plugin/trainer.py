@@ -157,8 +157,7 @@ class GuardTrainer(PPOTrainerSync):
         """Train, with all that the run leaves in its folder."""
         trainer, name = self.config.trainer, self.config.actor_rollout_ref.rollout.name
         devices = f"{trainer.nnodes * trainer.n_gpus_per_node} x {trainer.device}"
-        backend = f"verl {verl.__version__}, {name} on {devices}"
-        with self.run.opened(self.out, self.task, backend):
+        with self.run.opened(self.out, self.task, f"verl {verl.__version__}, {name} on {devices}"):
             try:
                 super().fit(agent_loop_manager)
             except (RuntimeError, RayError):
@@ -299,8 +298,7 @@ class SeededAgentLoop(SingleTurnAgentLoop):
         place = (int(kwargs[name]) for name in ("global_steps", "index", "session_id"))
         stream = Stream(kwargs.get(STREAM, Stream.EVALUATION))
         seed = request_seed(int(self.config.get("guard", {}).get("seed", 0)), stream, *place)
-        params = {**sampling_params, "seed": seed}
-        output = await super().run(params, **kwargs)
+        output = await super().run({**sampling_params, "seed": seed}, **kwargs)
         if stream == Stream.VOTES:
             output.reward_score = 0.0
         return output
