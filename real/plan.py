@@ -314,10 +314,8 @@ def pass_bytes(size: ModelSize, config: TrainConfig, chunk: int = GPU_CHUNK_ELEM
     wide = 4 if itemsize < 4 else 0
     layer = itemsize * (4 * size.n_inner + 3 * size.n_query + kv)
     layer += (8 + 3 * itemsize) * size.width
-    if size.norms_heads:
-        layer += (wide + itemsize) * (size.n_query + kv // 2)
-    if bundled and size.n_kv_heads < size.n_heads:
-        layer += itemsize * 2 * size.n_query
+    layer += size.norms_heads * (wide + itemsize) * (size.n_query + kv // 2)
+    layer += (bundled and size.n_kv_heads < size.n_heads) * itemsize * 2 * size.n_query
     again = round(size.n_layers * recomputed(size, config))
     inputs = tokens * again * itemsize * size.width
     held = inputs + tokens * (size.n_layers - again) * layer
