@@ -161,9 +161,15 @@ def prepare(
     """
     check_engine_tp(config, ranks.local_world)
     model_folder = model_of(config)
-    grow_segments(pick_device(config.device), config.engine_kind.in_trainer)
+    device = pick_device(config.device)
+    grow_segments(device, config.engine_kind.in_trainer)
     memory, planned = checked_engine_memory(config, model_folder, ranks.world)
-    policy = _load(config, model_folder)
+    # vLLM refuses to start on a GPU that already holds what its plan counts on.
+    place = "cpu" if config.engine_kind.own_process else config.device
+    policy = load_policy(model_folder, place, config.dtype, config.attention, config.head_dtype)
+    policy = replace(policy, device=device)
+    keep_freed_memory(device)
+    prepare_training(policy.model, config, config.seed)
     prompts, held_out = _prompts(config, policy, run_folder)
     told = *notices, *lost_parts(policy), *planned, *engine_notices(config), *prompts.notices
     prompts = replace(prompts, notices=told)
@@ -184,17 +190,6 @@ def prepare(
     sampler = Sampler(engine, policy, config.seed, rows, queues)
     parts = Parts(config, rule, prompts, sampler, sampling, supervisor.read, ranks)
     return _assemble(parts, supervisor, held_out)
-
-
-def _load(config: TrainConfig, folder: Path) -> Policy:
-    """Return the model to be trained, still in main memory beside an engine's process."""
-    # vLLM refuses to start on a GPU that already holds what its plan counts on.
-    place = "cpu" if config.engine_kind.own_process else config.device
-    policy = load_policy(folder, place, config.dtype, config.attention, config.head_dtype)
-    policy = replace(policy, device=pick_device(config.device))
-    keep_freed_memory(policy.device)
-    prepare_training(policy.model, config, config.seed)
-    return policy
 
 
 def _prompts(
