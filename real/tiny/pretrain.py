@@ -99,11 +99,9 @@ def build(
     return accuracy
 
 
-def build_verifying(
-    folder: Folder, seed: int = 0, progress: bool = True, recipe: VerifyingRecipe | None = None
-) -> "tuple[Accuracy, Judgement]":
+def build_verifying(folder: Folder, seed: int, progress: bool) -> "tuple[Accuracy, Judgement]":
     """Train the checkpoint that judges, and write it; arguments as for `build`."""
-    recipe = recipe or VerifyingRecipe()
+    recipe = VerifyingRecipe()
     with _made(folder) as made:
         model = train_verifying(recipe, seed, progress)
         accuracy, judgement = measure(model), measure_judging(model)
