@@ -162,10 +162,8 @@ def unread(visits: Any) -> float:
 
 def unread_shares(trace: Trace) -> tuple[float, float]:
     """Return `unread` before training and in the last epoch."""
-    visits = trace.visits
-    ends = (visits["epoch"].min(), visits["epoch"].max())
-    before, after = (visits[visits["epoch"] == epoch] for epoch in ends)
-    return unread(before), unread(after)
+    visits, epochs = trace.visits, trace.visits["epoch"]
+    return unread(visits[epochs == epochs.min()]), unread(visits[epochs == epochs.max()])
 
 
 def outcome(trace: Trace) -> Iterator[str]:

@@ -254,7 +254,6 @@ class GuardTrainer(PPOTrainerSync):
         """Do verl's step, and write its row of the trace."""
         with marked_timer("guarded_step", timing_raw):
             batch = super().step(metrics, timing_raw)
-        progress = self.global_steps / self.total_training_steps
         numbers = {**metrics, **timing_raw}
         measured = {name: float(numbers.get(key, np.nan)) for name, key in STEPS.items()}
         # verl's mean is over the optimizer steps that it makes; one that is left out counts as 0.
@@ -262,7 +261,7 @@ class GuardTrainer(PPOTrainerSync):
         measured["update_norm"] *= len(self._paid.minis) / n_scheduled
         passes = self.config.actor_rollout_ref.actor.ppo_epochs
         measured["n_updates"] = len(self._paid.minis) * passes
-        row = self.run.end_step(measured, progress)
+        row = self.run.end_step(measured, self.global_steps / self.total_training_steps)
         check_mismatch(self.run.log, row, "bfloat16", self.settings.max_mismatch)
         return batch
 
