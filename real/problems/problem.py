@@ -254,13 +254,13 @@ def _check_choices(values: dict[str, Any], said: str, answer: str | None, by_pla
     each = [values[name] for name in fields if isinstance(values[name], str)]
     numbers = min(map(len, fields), default=0) <= 2  # of the question, as a, b and c may be
     for name, given in [*((n, values.get(n)) for n in _CHOICES), ("choices", each)]:
-        found = _listed(given)
-        if len(found) < 2:
+        choices = _listed(given)
+        if len(choices) < 2:
             continue
-        texts = [str(text).strip() for text in found]
+        texts = [str(text).strip() for text in choices]
         place = (answer or "0").strip(" ().").upper()
         places = set() if given is each and numbers else {*map(str, range(len(texts) + 1))}
-        is_text = answer in texts and not (by_place and isinstance(found[0], str))
+        is_text = answer in texts and not (by_place and isinstance(choices[0], str))
         if is_text or place not in {*_LETTERS[: len(texts)], *places}:
             continue
         texts = [_LETTER.sub("", text, 1) if _LETTER.match(text) else text for text in texts]

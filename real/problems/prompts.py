@@ -58,10 +58,10 @@ def build_prompts(
     for problem in problem_set:
         key = problem.id, msgspec.json.encode(problem.messages(""))
         if not (ids := made.get(key)):
-            asked, suffix = _as_asked(problem, config)
-            text, ids = encode(tokenizer, asked, suffix, in_template, config.template_options)
+            chat, suffix = _as_asked(problem, config)
+            text, ids = encode(tokenizer, chat, suffix, in_template, config.template_options)
             if in_template and not unseen:
-                unseen += _unseen(asked, suffix, text)
+                unseen += _unseen(chat, suffix, text)
             if (alien := _alien(ids, policy)) is not None:
                 raise UserError(
                     f"problem {problem.id!r}: its prompt holds {tokenizer.decode(alien)!r}, for "
@@ -118,9 +118,9 @@ def prompt_tokens(
 
     They are too many, or the model has no embedding of one.
     """
-    asked, usual = _as_asked(problem, config)
+    chat, usual = _as_asked(problem, config)
     suffix, in_template = usual if suffix is None else suffix, _uses_template(config, policy)
-    _, ids = encode(policy.tokenizer, asked, suffix, in_template, config.template_options)
+    _, ids = encode(policy.tokenizer, chat, suffix, in_template, config.template_options)
     fits = len(ids) <= longest_prompt(config, policy) and _alien(ids, policy) is None
     return ids if fits else None
 
@@ -134,8 +134,8 @@ def _alien(ids: list[int], policy: Policy) -> int | None:
 def _as_asked(problem: Problem, config: TaskSettings) -> tuple[Problem, str]:
     """Return the problem under the settings' system prompt, and its suffix."""
     system = config.system_prompt
-    asked = problem if system is None else problem.under_system(system)
-    return asked, suffix_of(asked, config.prompt_suffix)
+    chat = problem if system is None else problem.under_system(system)
+    return chat, suffix_of(chat, config.prompt_suffix)
 
 
 def encode(
@@ -237,23 +237,23 @@ def _notices(problem_set: ProblemSet, config: TaskSettings, policy: Policy) -> I
         )
 
 
-def _unseen(asked: Problem, suffix: str, text: str) -> Iterator[str]:
+def _unseen(chat: Problem, suffix: str, text: str) -> Iterator[str]:
     """Yield notices of messages that the template does not give as they are written."""
-    for turn in asked.messages(suffix):
+    for turn in chat.messages(suffix):
         if turn["content"].strip() not in text:
             yield (
                 f"the chat template leaves out or changes the {turn['role']} message of "
-                f"problem {asked.id!r}; see its text in {PROMPTS}"
+                f"problem {chat.id!r}; see its text in {PROMPTS}"
             )
 
 
 def _lost(text: str, kept: str) -> str:
     """Return the visible characters of a text that are not in what its tokens keep of it."""
-    asked, seen = (
+    written, seen = (
         Counter(c for c in normalize("NFKC", one).casefold() if c.isprintable() and c != " ")
         for one in (text, kept)
     )
-    return "".join((asked - seen).elements())
+    return "".join((written - seen).elements())
 
 
 def _closing_token(tokenizer: Any) -> int | None:
