@@ -111,10 +111,10 @@ class GuardGRPOConfig(GRPOConfig):
         """Return these settings with those of the guard, which may not contradict TRL's."""
         known = (OF_RUN | {"extract"}) - {"max_mismatch"} - _READ.keys()
         check_given(self.guard_settings, known, "guard_settings.")
-        own = {"guard": self.guard}
+        values = {"guard": self.guard}
         if isinstance(self.guard, str):
-            own = arm(self.guard).values()
-        for name in own.keys() & _READ.keys():
-            if (value := getattr(self, _READ[name])) != own[name]:
-                raise UserError(f"{_READ[name]} = {value}: arm {self.guard!r} needs {own[name]}")
-        return computed | own | self.guard_settings
+            values = arm(self.guard).values()
+        for name in values.keys() & _READ.keys():
+            if (value := getattr(self, _READ[name])) != values[name]:
+                raise UserError(f"{_READ[name]} = {value}: arm {self.guard!r} needs {values[name]}")
+        return computed | values | self.guard_settings

@@ -119,8 +119,8 @@ class GuardGRPOTrainer(GRPOTrainer, TrainerCallback):
             # Every process has its share; the last problem fills a last batch up.
             places = np.arange(start, start + self.settings.batch_size).clip(max=last)
             voters = places.repeat(self.num_generations)
-            own = np.split(voters, world)[self.accelerator.process_index]
-            said = self._generate(self.train_dataset[own.tolist()]["prompt"])[3]
+            part = np.split(voters, world)[self.accelerator.process_index]
+            said = self._generate(self.train_dataset[part.tolist()]["prompt"])[3]
             texts, problems = gather_object(list(map(_text, said))), voters.tolist()
             if self.is_world_process_zero():
                 yield self.run.read(dict(enumerate(texts)), dict(enumerate(problems)))
@@ -140,21 +140,21 @@ class GuardGRPOTrainer(GRPOTrainer, TrainerCallback):
             rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
             self._scores += rewards[:, 0].tolist()
             return rewards
-        own = zip(completions, inputs, completion_ids_list, strict=True)
-        rows = gather_object([(_text(said), row[PLACE], len(ids)) for said, row, ids in own])
-        found = [np.empty((0, 4))]
+        responses = zip(completions, inputs, completion_ids_list, strict=True)
+        rows = gather_object([(_text(said), row[PLACE], len(ids)) for said, row, ids in responses])
+        columns = [np.empty((0, 4))]
         if self.is_world_process_zero():
             started = time.perf_counter()
             texts, places, lengths = (dict(enumerate(column)) for column in zip(*rows, strict=True))
             paid = self.run.visit(self.run.read(texts, places), lengths)
             trained = set(paid.keys)
-            found = [np.array([[*paid.columns[row], row in trained] for row in texts])]
+            columns = [np.array([[*paid.columns[row], row in trained] for row in texts])]
             self._seconds_guard = time.perf_counter() - started
             for name, value in paid.metrics.items():
                 self._metrics["train"][name].append(value)
-        broadcast_object_list(found)
+        broadcast_object_list(columns)
         # Majority and minority advantage, reward, and whether the row is trained on.
-        self._columns = torch.as_tensor(found[0], device=self.accelerator.device)
+        self._columns = torch.as_tensor(columns[0], device=self.accelerator.device)
         return self._columns[:, 2:3].float()
 
     def votes(self, completions: list[Any], answer: list[str], **_: Any) -> list[float | None]:
@@ -174,9 +174,9 @@ class GuardGRPOTrainer(GRPOTrainer, TrainerCallback):
         mask = output["completion_mask"] * trained.bool()[:, None]
         output |= {"advantages": majority, MINORITY: minority, "completion_mask": mask}
         numbers = torch.arange(len(inputs), device=trained.device) % self.num_generations
-        own = numbers < self.settings.n_samples
+        kept = numbers < self.settings.n_samples
         return {
-            name: value[own] if isinstance(value, Tensor) and value.ndim else value
+            name: value[kept] if isinstance(value, Tensor) and value.ndim else value
             for name, value in output.items()
         }
 
