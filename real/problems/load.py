@@ -32,8 +32,7 @@ def read_problems(
     assert config.problems is not None
     problems = load_problems(config.problems, config.fields, config.data_dir, config.hub)
     n_problems = n_trained(config, len(problems))
-    end = n_problems + config.n_held_out
-    part = slice(n_problems, end) if held_out else slice(n_problems)
+    part = slice(n_problems, n_problems + config.n_held_out) if held_out else slice(n_problems)
     chosen = replace(problems, problems=problems.problems[part])
     if with_answers:
         check_answers([(p.id, p.answer) for p in chosen], config.problems)
@@ -193,7 +192,6 @@ def _table(path: Path, content: BytesIO) -> Rows:
 
 
 def _rows(source: str, table: Any) -> Rows:
-    """Return the rows of an Arrow table."""
     try:
         return enumerate(table.to_pylist(), start=1)
     except (ValueError, OverflowError) as error:  # text that is not UTF-8, a date that is none

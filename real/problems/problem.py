@@ -53,8 +53,7 @@ class Problem:
 
     def messages(self, suffix: str) -> list[dict[str, str]]:
         """Return role and content of all messages, with the suffix behind the last one."""
-        turns = *self.before, Turn("user", self.prompt + suffix)
-        return [asdict(turn) for turn in turns]
+        return [asdict(turn) for turn in (*self.before, Turn("user", self.prompt + suffix))]
 
 
 @dataclass(frozen=True, slots=True)

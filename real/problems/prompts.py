@@ -73,12 +73,10 @@ def build_prompts(
     kept = [(problem, ids) for problem, ids in encoded if len(ids) <= limit]
     left_out = [problem.id for problem, ids in encoded if len(ids) > limit]
     if not kept:
-        bound = limit < config.max_prompt_tokens
-        remedy = "lower max_response_tokens or take a model with more positions" if bound else ""
-        raise Unfit(
-            f"all {len(left_out)} prompts are longer than {limit} tokens; "
-            f"{remedy or 'raise max_prompt_tokens'}"
-        )
+        remedy = "raise max_prompt_tokens"
+        if limit < config.max_prompt_tokens:
+            remedy = "lower max_response_tokens or take a model with more positions"
+        raise Unfit(f"all {len(left_out)} prompts are longer than {limit} tokens; {remedy}")
     notices = [*problem_set.notices, *_notices(problem_set, config, policy), *unseen[:1]]
     if losing:
         notices.append(
@@ -133,8 +131,7 @@ def _alien(ids: list[int], policy: Policy) -> int | None:
 
 def _as_asked(problem: Problem, config: TaskSettings) -> tuple[Problem, str]:
     """Return the problem under the settings' system prompt, and its suffix."""
-    system = config.system_prompt
-    chat = problem if system is None else problem.under_system(system)
+    chat = problem if config.system_prompt is None else problem.under_system(config.system_prompt)
     return chat, suffix_of(chat, config.prompt_suffix)
 
 
@@ -162,9 +159,8 @@ def _text(
     if not in_template:
         return "\n\n".join(turn["content"] for turn in messages)
     try:
-        given = {**_CLOCK, **options}
         return tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True, **given
+            messages, tokenize=False, add_generation_prompt=True, **{**_CLOCK, **options}
         )
     except _FAILURES as error:
         refused = isinstance(error, TemplateError)
