@@ -111,9 +111,7 @@ class GuardGRPOConfig(GRPOConfig):
         """Return these settings with those of the guard, which may not contradict TRL's."""
         known = (OF_RUN | {"extract"}) - {"max_mismatch"} - _READ.keys()
         check_given(self.guard_settings, known, "guard_settings.")
-        values = {"guard": self.guard}
-        if isinstance(self.guard, str):
-            values = arm(self.guard).values()
+        values = arm(self.guard).values() if isinstance(self.guard, str) else {"guard": self.guard}
         for name in values.keys() & _READ.keys():
             if (value := getattr(self, _READ[name])) != values[name]:
                 raise UserError(f"{_READ[name]} = {value}: arm {self.guard!r} needs {values[name]}")
