@@ -147,10 +147,10 @@ def loaded(config: TrainConfig) -> tuple[TrainConfig, Policy, PromptSet, dict[st
 
 
 def _checkpoints(run: Path, sources: dict[str, object], config: TrainConfig) -> list[Path]:
-    before, own = read_manifest(run), to_values(config)
+    before, now = read_manifest(run), to_values(config)
     named = ("lora_rank", "lora_alpha", "lora_targets", "seed")  # which adapters are drawn by
     has_adapters = config.lora_rank or before.config.get("lora_rank")
-    same = not has_adapters or all(own[name] == before.config.get(name) for name in named)
+    same = not has_adapters or all(now[name] == before.config.get(name) for name in named)
     if before.extra.get("sources", {}).get("model") != sources["model"] or not same:
         raise UserError(
             f"growth: {run}: the run started from another model or other adapters; give a run of "
@@ -265,11 +265,11 @@ def _sample_trees(
             ended = leaf.tokens[-1] in subject.end_tokens
             if leaf.unseen and not ended and len(leaf.tokens) < longest:
                 by_length[len(leaf.tokens)].append((prompt, leaf))
-    for length, found in sorted(by_length.items()):
-        contexts = [[*prompt, *leaf.tokens] for prompt, leaf in found]
+    for length, leaves in sorted(by_length.items()):
+        contexts = [[*prompt, *leaf.tokens] for prompt, leaf in leaves]
         greedy = {"max_tokens": longest - length, "top_p": 1e-9}  # the likeliest token alone
         more = subject.sample(contexts, 1, **greedy)
-        for (_, leaf), (tokens,) in zip(found, more, strict=True):
+        for (_, leaf), (tokens,) in zip(leaves, more, strict=True):
             leaf.tokens += tokens
     return trees
 
