@@ -153,8 +153,7 @@ class Gradients:
         device = self.model.device
         lengths = [(len(c), len(t)) for c, t in zip(contexts, tokens, strict=True)]
         for batch in _of_equal_length(lengths, self._batch):
-            rows = [[*contexts[e], *tokens[e][:-1]] for e in batch]
-            ids_EL = torch.tensor(rows, device=device)
+            ids_EL = torch.tensor([[*contexts[e], *tokens[e][:-1]] for e in batch], device=device)
             tokens_ET = torch.tensor([tokens[e] for e in batch], device=device)
             try:
                 parts = self._gradient(self._weights, ids_EL, tokens_ET)
@@ -171,8 +170,7 @@ class Gradients:
     def start(self, coordinates: Ints) -> Singles:
         """(D,) values of the weights at the given places."""
         flat = torch.cat([weight.flatten() for weight in self._weights.values()])
-        places = torch.as_tensor(coordinates, device=flat.device)
-        return flat[places].float().cpu().numpy()
+        return flat[torch.as_tensor(coordinates, device=flat.device)].float().cpu().numpy()
 
     def _log_p(self, weights: dict[str, Tensor], ids_L: Tensor, tokens_T: Tensor) -> Tensor:
         arguments = {"input_ids": ids_L[None], "use_cache": False, "logits_to_keep": len(tokens_T)}

@@ -98,8 +98,7 @@ def measure_to(
     ids = AnswerIds(prompts.truths, Equality() if config.answer_check == "math" else None)
 
     def read(problem: int, responses: Sequence[Tokens]) -> ReadAnswers:
-        rows = [list(tokens) for tokens in responses]
-        texts = policy.tokenizer.batch_decode(rows, skip_special_tokens=True)
+        texts = policy.tokenizer.batch_decode(list(map(list, responses)), skip_special_tokens=True)
         answers = ids.ids(problem, texts, config.extract)
         names = [ids.text(problem, answer) for answer in range(ids.n_answers_of(problem))]
         return answers, max(ids.truth_id(problem), -1), names
