@@ -156,9 +156,8 @@ def card_held(config: EngineSettings, device: str) -> Iterator[None]:
         return
     index = torch.cuda.current_device()
     uuid = torch.cuda.get_device_properties(index).uuid
-    path = Path(tempfile.gettempdir(), f"guard-train-{uuid}.lock")
     takes_all = config.engine_kind.shares_gpu and config.engine_memory is None
-    with _opened(path) as file:
+    with _opened(Path(tempfile.gettempdir(), f"guard-train-{uuid}.lock")) as file:
         if file is not None:
             import fcntl
 
