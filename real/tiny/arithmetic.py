@@ -25,10 +25,6 @@ from real.tiny.tasks import Task, response_text
 
 OPERATORS = "+-*"
 N_DIGITS = 5
-PROMPT_TOKENS = 10
-"""Nine characters and ``=``."""
-RESPONSE_TOKENS = 22
-"""Three scratch steps, the box, the end-of-sequence token."""
 _CARRY_OUT = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
 
@@ -155,8 +151,8 @@ def scratch_holds(text: str, problem: str | None) -> bool | None:
 ARITHMETIC = Task(
     prefix="tiny",
     checkpoint=Path(__file__).parent / "checkpoint",
-    prompt_tokens=PROMPT_TOKENS,
-    response_tokens=RESPONSE_TOKENS,
+    prompt_tokens=10,  # nine characters and `=`
+    response_tokens=22,  # three scratch steps, the box, the end-of-sequence token
     n_questions=10**N_DIGITS * len(OPERATORS) ** (N_DIGITS - 1),
     draw=sample_expression,
     answer=evaluate,

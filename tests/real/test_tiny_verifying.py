@@ -14,7 +14,7 @@ from real.__main__ import main
 from real.problems import Problem
 from real.problems.problem import Turn
 from real.tiny import VERIFYING, arithmetic, judging, pretrain
-from real.tiny.arithmetic import PROMPT_TOKENS, RESPONSE_TOKENS, EvaluationRule
+from real.tiny.arithmetic import ARITHMETIC, EvaluationRule
 from real.tiny.pretrain import VerifyingRecipe, measure, measure_judging
 from real.tiny.tasks import encode, response_text
 from real.update.optimizer import PolicyOptimizer
@@ -104,9 +104,9 @@ def test_three_turns_in_the_tasks_own_tokens():
     said = judging.verification(WORK, right=False)
     assert said == r"3-1*6+0>2*6+0>2+0>2\boxed{-}"
     assert judging.request(PROMPT, ATTEMPT, said) == f"{asked}{said}={PROMPT}"
-    assert len(encode(asked)) == PROMPT_TOKENS + RESPONSE_TOKENS
+    assert len(encode(asked)) == ARITHMETIC.prompt_tokens + ARITHMETIC.response_tokens
     assert len(encode(said)) + 1 == judging.VERIFICATION_TOKENS
-    longest = len(encode(judging.request(PROMPT, ATTEMPT, said))) + RESPONSE_TOKENS
+    longest = len(encode(judging.request(PROMPT, ATTEMPT, said))) + ARITHMETIC.response_tokens
     assert longest == 87 <= judging.POSITIONS
 
 
