@@ -158,11 +158,8 @@ def read_file(path: Path) -> Any:
 
 def trained_weights(folder: Path) -> dict[str, Tensor]:
     """Return the whole trained weights of a checkpoint, masters where there are any."""
-    masters = {
-        name.removeprefix(MASTER): tensor
-        for name, tensor in read_tensors(folder / OPTIMIZER).items()
-        if name.startswith(MASTER)
-    }
+    stored = read_tensors(folder / OPTIMIZER).items()
+    masters = {name.removeprefix(MASTER): t for name, t in stored if name.startswith(MASTER)}
     tensors = {**read_tensors(folder / MODEL), **masters}
     return {name: t.whole() if isinstance(t, Pieces) else t for name, t in tensors.items()}
 
@@ -186,11 +183,8 @@ def read_checkpoint(folder: Path, ranks: Ranks = ALONE) -> Checkpoint:
         raise UserError(f"{folder}: is damaged or incomplete ({error})") from error
     names = list(index.files)
     rank, world = ranks.share
-    damaged = (
-        place
-        for place, name in list(enumerate(names, 1))[rank::world]
-        if file_digest(folder / name) != index.files[name]
-    )
+    part = list(enumerate(names, 1))[rank::world]
+    damaged = (place for place, name in part if file_digest(folder / name) != index.files[name])
     if place := ranks.highest(next(damaged, 0)):
         raise UserError(f"{folder}: {names[place - 1]} is damaged")
     return index

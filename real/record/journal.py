@@ -224,9 +224,7 @@ def metrics_of(group: str, columns: Columns) -> dict[str, float]:
     """Return means over rows, NaN left out, of all columns that measure something."""
     numbers = {n: np.asarray(c, float) for n, c in columns.items() if n not in _NOT_METRICS}
     known = {name: column[np.isfinite(column)] for name, column in numbers.items()}
-    return {
-        f"{group}/{name}": float(column.mean()) for name, column in known.items() if column.size
-    }
+    return {f"{group}/{n}": float(c.mean()) for n, c in known.items() if c.size}
 
 
 class Unwritten(MemoryRun):

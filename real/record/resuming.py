@@ -146,8 +146,7 @@ def cut_back(folder: Path, checkpoint: Checkpoint | None, config: TrainConfig) -
     """Return the run folder as it was at a checkpoint or the start, noting that it was resumed."""
     written = RunFolder.reopen(folder, checkpoint.parts if checkpoint else {})
     manifest, step = written.manifest, checkpoint.step if checkpoint else None
-    resumed = manifest.extra.get("resumed", [])
-    resumed = [*resumed, {"step": step, "at": now(), "commit": commit()}]
+    resumed = [*manifest.extra.get("resumed", []), {"step": step, "at": now(), "commit": commit()}]
     manifest.extra = {**(checkpoint or manifest).extra, "resumed": resumed}
     manifest.config = to_values(config)
     return written

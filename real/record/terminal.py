@@ -112,11 +112,8 @@ def summary(previous: Mapping[str, Any] | None, row: Mapping[str, Any]) -> dict[
     `points` are [step, pass@1], `first` and `last` all that was measured, `best` is chosen with
     hindsight, `area` the mean height of the curve over the steps; None without true answers.
     """
-    scores = {
-        name: float(value)
-        for name, value in row.items()
-        if name.startswith(_SCORES) and math.isfinite(value)
-    }
+    scored = ((name, float(x)) for name, x in row.items() if name.startswith(_SCORES))
+    scores = {name: score for name, score in scored if math.isfinite(score)}
     now = {"step": int(row["step"]), **scores}
     before: Mapping[str, Any] = previous or {"first": now, "points": []}
     points = [point for point in before["points"] if point[0] < now["step"]]
