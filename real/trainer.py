@@ -94,9 +94,8 @@ def train(
                 manifest.extra["notices"] = [*manifest.extra["notices"], *notices]
                 written = RunFolder.create(folder, manifest)
                 if config.epochs < MIN_VISITS:
-                    fates = "the fates of problems (Degraded, Learned, lost)"
-                    few = f"epochs = {config.epochs}: too few for {fates}"
-                    notices.append(f"{few}, which need {MIN_VISITS}")
+                    few = f"epochs = {config.epochs}: too few for the fates of problems"
+                    notices.append(f"{few} (Degraded, Learned, lost), which need {MIN_VISITS}")
                 say(notices)
                 with locked(written.path), written:
                     run_in_folder(run, written, written.path, progress)
@@ -312,16 +311,14 @@ def train_batch(run: Run, batch: Batch, following: Batch | None) -> tuple[Visite
         stages = run.engine.update_weights(run.policy.model, version=batch.step)
     means = step_row(steps, config.kl_coef > 0)
     unread_P = run.supervisor.reads & (answers_PV == UNPARSEABLE).all(axis=1)
+    pairs = zip(groups, unread_P, strict=True)
     n_sampled = responses.n_tokens + extra.n_sampled
     flops = run.token_flops * sum(step.n_inputs for step in steps)
     peak = peak_flops(run.policy.device)
     row = {
         **means,
         "replicate": 0,
-        "n_uniform": sum(
-            group.silent and not group.dropped and not unread
-            for group, unread in zip(groups, unread_P, strict=True)
-        ),
+        "n_uniform": sum(g.silent and not g.dropped and not unread for g, unread in pairs),
         **matched,
         "tokens_sampled": n_sampled,
         **sampled_row(responses.rollouts, config.top_p),
