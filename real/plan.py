@@ -125,11 +125,8 @@ class PlannedModel:
     def size(self, config: MemorySettings | None = None) -> ModelSize:
         """Return its numbers of weights, with those of adapters if they are trained."""
         model, text, width = self._model, self._text, self._text.hidden_size
-        layers = [
-            sum(p.numel() for p in module.parameters())
-            for module in model.modules()
-            if isinstance(module, GradientCheckpointingLayer)
-        ]
+        blocks = (m for m in model.modules() if isinstance(m, GradientCheckpointingLayer))
+        layers = [sum(p.numel() for p in block.parameters()) for block in blocks]
         n_weights, parts = sum(p.numel() for p in model.parameters()), layer_configs(text)
         # A recurrent model's state counts as the cache of one wide head, which is more.
         heads = [layer_heads(part) for part in parts]

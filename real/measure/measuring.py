@@ -73,9 +73,7 @@ class Subject:
         generator = torch_generator(self.seed, Stream.VOTES, 0, device=self.model.device)
         drawn = self.engine.sample(prompts, n, replace(self.sampling, **changes), generator)
         rows = zip(drawn.tokens_PNT.tolist(), drawn.lengths_PN.tolist(), strict=True)
-        return [
-            [tuple(tokens[:length]) for tokens, length in zip(*row, strict=True)] for row in rows
-        ]
+        return [[tuple(tokens[:end]) for tokens, end in zip(*row, strict=True)] for row in rows]
 
 
 def measure_to(

@@ -119,10 +119,8 @@ def grow(
 
 def whole_responses(responses: Sequence[Tokens]) -> MeasuredTree:
     """The tree of one problem whose edges are sampled responses, as likely as they are frequent."""
-    counts = Counter(responses)
-    edges = [
-        TokenEdge(0, tokens, float(np.log(n / counts.total()))) for tokens, n in counts.items()
-    ]
+    counts, total = Counter(responses), len(responses)
+    edges = [TokenEdge(0, tokens, float(np.log(n / total))) for tokens, n in counts.items()]
     leaves = [Leaf(tokens, (e,), False) for e, tokens in enumerate(counts)]
     return MeasuredTree([Node((), 0.0, ())], edges, leaves)
 
