@@ -155,9 +155,8 @@ def check_sources(
     """Refuse a run that was begun on other problems or another model than those of today."""
     extra, changed = read_manifest(job.folder).extra, []
     before = extra.get("sources", {}).get("model")
-    if model is not None and before is not None:
-        files = changed_files(before, digests(model))
-        changed += [f"model = {job.config.model!r} ({', '.join(files)})"] if files else []
+    if model and before is not None and (files := changed_files(before, digests(model))):
+        changed.append(f"model = {job.config.model!r} ({', '.join(files)})")
     if problems is not None and "problems_sha256" in extra:
         left_out = set(extra.get("prompts_left_out", ()))
         kept = [problem for problem in problems if problem.id not in left_out]
