@@ -103,7 +103,14 @@ def build_verifying(folder: Folder, seed: int, progress: bool) -> "tuple[Accurac
     """Train the checkpoint that judges, and write it; arguments as for `build`."""
     recipe = VerifyingRecipe()
     with _made(folder) as made:
-        model = train_verifying(recipe, seed, progress)
+        model = Qwen2ForCausalLM.from_pretrained(str(CHECKPOINT), local_files_only=True)
+        model.config.max_position_embeddings = judging.POSITIONS
+        n_judged = recipe.steps * recipe.n_conversations
+        turns = judging.conversations(n_judged, recipe.slip_rate, seed)
+        judged = (part.split(recipe.n_conversations) for part in turns)
+        # The starting checkpoint has seen the examples of seed 0.
+        batches = zip(solving_batches(recipe, seed + 1), *judged, strict=True)
+        _fit(model, recipe, list(batches), _verifying_loss, progress)
         accuracy, judgement = measure(model), measure_judging(model)
         measured = {"measured": asdict(accuracy), "judging": asdict(judgement)}
         _save(model, made, recipe=asdict(recipe), seed=seed, **measured)
@@ -130,17 +137,6 @@ def train_model(
     loss_of = partial(response_loss, prompt_tokens=task.prompt_tokens)
     batches = solving_batches(recipe, seed, task)
     return _fit(initial_model(recipe, seed), recipe, batches, loss_of, progress)
-
-
-def train_verifying(recipe: VerifyingRecipe, seed: int, progress: bool = False) -> Qwen2ForCausalLM:
-    """The judge after the recipe's steps; same arguments, same bits."""
-    model = Qwen2ForCausalLM.from_pretrained(str(CHECKPOINT), local_files_only=True)
-    model.config.max_position_embeddings = judging.POSITIONS
-    made = judging.conversations(recipe.steps * recipe.n_conversations, recipe.slip_rate, seed)
-    judged = (part.split(recipe.n_conversations) for part in made)
-    # The starting checkpoint has seen the examples of seed 0.
-    batches = zip(solving_batches(recipe, seed + 1), *judged, strict=True)
-    return _fit(model, recipe, list(batches), _verifying_loss, progress)
 
 
 def _fit(
