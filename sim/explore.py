@@ -200,8 +200,8 @@ def simulated(config: SimConfig) -> dict[str, _Run]:
     matched = jobs[MATCHED]
     assert matched.control is not None
     plain = _run(matched.config).metrics  # of a rule under the guard the rule by itself
-    both = plain, runs[GUARD].metrics
-    chosen, *_ = find(matched.control, matched.config, *both, lambda config: _run(config).metrics)
+    target = runs[GUARD].metrics
+    chosen, *_ = find(matched.control, matched.config, plain, target, lambda c: _run(c).metrics)
     return runs | {MATCHED: _run(chosen), "memory": _run(jobs["memory"].config)}
 
 

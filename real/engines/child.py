@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import pkgutil
 import shutil
 import sys
 import threading
@@ -161,14 +162,5 @@ class TransformersHost:
         """Keep the memory: the plan counts it in both phases."""
 
 
-def _vllm_host(settings: dict[str, Any]) -> Any:
-    from real.engines.vllm_engine import VllmHost, VllmSettings
-
-    return VllmHost(VllmSettings(**settings))
-
-
-HOSTS = {"transformers": lambda settings: TransformersHost(**settings), "vllm": _vllm_host}
-
-
 if __name__ == "__main__":
-    main(HOSTS[sys.argv[1]], sys.argv[2:])
+    main(lambda settings: pkgutil.resolve_name(sys.argv[1])(**settings), sys.argv[2:])

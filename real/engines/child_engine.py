@@ -56,7 +56,7 @@ class ChildEngine:
         route: Route = LOCAL,
         room: Room = NO_WEIGHTS,
         exchange: str | None = None,
-        command: Sequence[str] = (*COMMAND, "vllm"),
+        command: Sequence[str] = (*COMMAND, "real.engines.vllm_engine:vllm_host"),
         log: Path | None = None,
         request: Callable[..., Any] = seeded_request,
     ) -> None:

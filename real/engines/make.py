@@ -56,8 +56,8 @@ def make_engine(
     kind, dtype = config.engine_kind, getattr(torch, config.dtype)
     ends, pad, timeout = policy.eos_token_ids, policy.pad_token_id, config.engine_timeout
     log = logs and logs / f"engine-rank{ranks.rank}.log"
-    sent = config.engine_tp, bool(config.engine_adapters), kind.native
-    route = Route(policy.device, dtype, ranks, *sent)
+    adapters = bool(config.engine_adapters)
+    route = Route(policy.device, dtype, ranks, config.engine_tp, adapters, kind.native)
 
     def made() -> Any:
         if ranks.rank % config.engine_tp:
@@ -96,7 +96,7 @@ def make_child(
         settings |= {"folder": str(policy.folder), "device": policy.device.type}
         settings["pad_token_id"] = policy.pad_token_id
         request = partial(stated_request, config.max_rows)
-        options = {"command": (*COMMAND, "transformers"), "request": request}
+        options = {"command": (*COMMAND, "real.engines.child:TransformersHost"), "request": request}
     room, exchange = Room.of(policy.model, route.dtype), config.engine_exchange
     return ChildEngine(settings, config.engine_timeout, route, room, exchange, log=log, **options)
 

@@ -378,6 +378,11 @@ def _process_unchanged() -> Iterator[None]:
         random.setstate(states[1])
 
 
+def vllm_host(**settings: Any) -> VllmHost:
+    """Start an engine with `VllmSettings`, as its own process does."""
+    return VllmHost(VllmSettings(**settings))
+
+
 class VllmEngine:
     """vLLM in the trainer's process, the fastest transfer; a GPU kernel that hangs hangs both."""
 

@@ -212,8 +212,8 @@ class GuardGRPOTrainer(GRPOTrainer, TrainerCallback):
             model, ids, seen, mask.shape[1], compute_entropy=True
         )
         old = inputs.get("old_per_token_logps", logprobs.detach())
-        streams = inputs["advantages"], inputs[MINORITY]
-        values, clipped = token_loss(logprobs, old, *streams, self.settings)
+        majority, minority = inputs["advantages"], inputs[MINORITY]
+        values, clipped = token_loss(logprobs, old, majority, minority, self.settings)
         values = values * inputs.get("importance_sampling_ratio", 1.0)
         kl = values.new_zeros(())
         if self.beta:

@@ -184,8 +184,9 @@ def head_scores(
     chunk_elements: int = CHUNK_ELEMENTS,
 ) -> TokenScores:
     """Score tokens by `chunked`, with gradient; all numbers with `stats`."""
-    how = partial(score_logits, stats=stats), _score_gradient, chunk_elements
-    return TokenScores(*chunked(head, hidden_nH, targets_n, temperature, *how))
+    score, size = partial(score_logits, stats=stats), chunk_elements
+    numbers = chunked(head, hidden_nH, targets_n, temperature, score, _score_gradient, size)
+    return TokenScores(*numbers)
 
 
 def score_logits(

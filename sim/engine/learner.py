@@ -109,8 +109,9 @@ class Learner:
     def brake_factor(self) -> Floats:
         """(R,) factors on the rest of the run's learning rate, by the latest visits."""
         guard, memory = self._config.guard, self._memory
-        latest = (memory.flips[..., -1], memory.match_rates[..., -1], memory.problems["visits"] > 0)
-        return brake_factor(signal(*latest, guard), guard)
+        visited = memory.problems["visits"] > 0
+        latest = signal(memory.flips[..., -1], memory.match_rates[..., -1], visited, guard)
+        return brake_factor(latest, guard)
 
     def _remembered(self, problems_RP: Ints) -> Floats | None:
         """(R, P, A) scores of earlier visits, as of `guard_core.Guard.remembered`."""

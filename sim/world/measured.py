@@ -160,8 +160,8 @@ class Measured(Policy):
         ]
         self._apart_R: list[Apart] = []
         if {"own", "others"} & set(config.parts_off):
-            sizes = config.n_problems, "own" not in config.parts_off
-            self._apart_R = [Apart.of(start, *sizes) for start in self._weights]
+            n, reads_own = config.n_problems, "own" not in config.parts_off
+            self._apart_R = [Apart.of(start, n, reads_own) for start in self._weights]
         self._taken_R = [0] * config.replicates
         max_norm = training.MAX_GRAD_NORM if config.max_grad_norm is None else config.max_grad_norm
         self._adam = Adam(max_norm, config.mini_batch, config.kl_coef, config.ema_decay)
