@@ -17,7 +17,7 @@ from real.update.optimizer import BETAS, EPSILON
 from sim.cli import main as guard_sim
 from sim.settings.resolve import settings_of
 from sim.world import training
-from sim.world.optimizer import ADAM
+from sim.world.optimizer import BETA_1, BETA_2, EPS
 
 FEW = ["--n-problems", "3", "--responses", "24", "--weights", "64", "--min-novel", "1e-3"]
 FEW += ["--quiet"]
@@ -44,7 +44,7 @@ def test_the_numbers_of_the_trainer_that_the_simulator_repeats_are_the_usual_one
     assert (usual.clip_low, usual.clip_high) == (training.CLIP_LOW, training.CLIP_HIGH)
     assert usual.weight_decay == training.WEIGHT_DECAY
     assert usual.max_grad_norm == training.MAX_GRAD_NORM
-    assert (*BETAS, EPSILON) == ADAM
+    assert (*BETAS, EPSILON) == (BETA_1, BETA_2, EPS)
 
 
 def test_a_model_is_tried_before_it_is_measured(tmp_path, monkeypatch, capsys):
