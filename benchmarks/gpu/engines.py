@@ -203,7 +203,7 @@ def _inprocess(setup: Setup) -> VllmEngine:
 def _child(setup: Setup, shape: str, memory: float, dtype: str | None = None) -> ChildEngine:
     dtype = dtype or setup.pick("bfloat16", "float32")
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    command = (sys.executable, "-c", EAGER, "vllm")
+    command = (sys.executable, "-c", EAGER, "real.engines.vllm_engine:vllm_host")
     kind = getattr(torch, dtype)
     weights = make_model(setup, shape, kind, "meta")
     return ChildEngine(
