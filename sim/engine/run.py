@@ -34,10 +34,20 @@ from sim.engine.rows import RECORD, Epoch, Tables, majority_right
 from sim.settings.config import SimConfig
 from sim.settings.machine_code import compilation_shown
 from sim.world.measured import Measured
-from sim.world.observe import numbers
 from sim.world.policies import POLICIES, Policy
 from sim.world.populations import draw_population, measured_population
-from sim.world.sampling import DEAL, ORDER, PICK, SKIP, TIE, Floats, Ints, Population, orders
+from sim.world.sampling import (
+    DEAL,
+    ORDER,
+    PICK,
+    SKIP,
+    TIE,
+    Floats,
+    Ints,
+    Population,
+    orders,
+    uniforms,
+)
 from sim.world.tree import read_measured
 
 _AT_ONCE = 1024
@@ -203,8 +213,8 @@ class Simulation:
         return p_RPA
 
     def _uniforms(self, purpose: int, epoch: int) -> Floats:
-        key = self.config.seed, self.config.first_replicate, purpose, epoch
-        return numbers(*key, self._problems_RN, 1)[..., 0]
+        c = self.config
+        return uniforms(c.seed, c.first_replicate, c.replicates, purpose, epoch, c.n_problems)
 
     def _exploded(self, place: int, problems_RP: Ints, visit: int) -> UserError:
         c, (r, p) = self.config, divmod(place, problems_RP.shape[1])

@@ -127,6 +127,19 @@ def _transpose(row_K: NDArray[np.uint64]) -> None:
         mask ^= mask << np.uint64(shift)
 
 
+@njit(cache=True, nogil=True)
+def uniforms(
+    seed: int, first: int, replicates: int, purpose: int, epoch: int, n_problems: int
+) -> Floats:
+    """(R, N) uniform numbers in [0, 1), one per problem."""
+    out_RN = np.empty((replicates, n_problems))
+    for r in range(replicates):
+        key = stream(seed, first + r, purpose, epoch)
+        for n in range(n_problems):
+            out_RN[r, n] = unit(fold(key, n), 0)
+    return out_RN
+
+
 _PLACES = 2 ** (63 - DIGITS)
 """Problems whose numbers fit into a whole number beside a key."""
 
