@@ -9,8 +9,7 @@ from guard_core import Draws, Guard, GuardConfig, Votes
 from lab.trace.schema import DECIDED
 from sim import SimConfig, simulate
 from sim.engine.run import Simulation
-from sim.world.observe import numbers
-from sim.world.sampling import PICK, SKIP, TIE
+from sim.world.sampling import PICK, SKIP, TIE, uniforms
 
 KEY = ["replicate", "step", "epoch", "visit", "problem"]
 
@@ -84,8 +83,7 @@ def test_a_trace_holds_the_decisions_of_the_guard_on_its_votes(config):
     for visit in range(config.epochs + 1):
         rows = trace.visits[trace.visits["visit"] == visit]
         order_RN = rows["problem"].to_numpy().reshape(R, N)
-        key, all_RN = (config.seed, 0), np.tile(np.arange(N), (R, 1))
-        drawn = [numbers(*key, what, visit, all_RN, 1)[..., 0] for what in (TIE, SKIP, PICK)]
+        drawn = [uniforms(config.seed, 0, R, what, visit, N) for what in (TIE, SKIP, PICK)]
         for start in range(0, N, config.batch_size):
             problems_RP = order_RN[:, start : start + config.batch_size]
             take = (np.arange(R)[:, None], problems_RP)

@@ -4,7 +4,6 @@ from scipy.special import softmax
 from scipy.stats import chi2, kstest
 
 from sim import SimConfig
-from sim.world import observe
 from sim.world.observe import MIDDLE, WIDTH, bell
 from sim.world.populations import draw_population
 from sim.world.sampling import (
@@ -21,6 +20,7 @@ from sim.world.sampling import (
     orders,
     softmax_rows,
     stream,
+    uniforms,
     word,
 )
 
@@ -61,11 +61,6 @@ def test_a_response_is_the_answer_whose_interval_its_number_falls_into(
         for answers, found in ((answers_V, counts), (answers_V[:n_samples], samples)):
             drawn_A = np.bincount(answers, minlength=n_answers + 1)[:n_answers]
             assert drawn_A.tolist() == found[0, n].tolist()
-
-
-def uniforms(seed, first, replicates, purpose, epoch, n_problems):
-    problems_RN = np.tile(np.arange(n_problems), (replicates, 1))
-    return observe.numbers(seed, first, purpose, epoch, problems_RN, 1)[..., 0]
 
 
 def test_coordinates_change_every_number():
