@@ -19,7 +19,9 @@ def test_arms_differ_in_colour_and_in_symbol():
         assert one.colour != other.colour and one.symbol != other.symbol
 
 
-def test_variants_of_an_arm_differ_in_colour_and_many_arms_in_colour_or_dash():
+def test_variants_of_an_arm_differ_in_colour_and_many_arms_in_colour_or_dash(monkeypatch):
+    monkeypatch.setattr(style, "_given", [])  # as in a new process
+    style.arm_style.cache_clear()
     styles = [style.arm_style(f"guard (W={n})") for n in range(24)]
     assert len({own.colour for own in styles[:6]}) == 6
     assert len({(own.colour, own.dash) for own in styles}) == 24
