@@ -23,9 +23,10 @@ class Token(NamedTuple):
 
 _BETWEEN = r"(?:'|\{,\}|,\\!\ ?|\\(?:[,!:;>\ ]|thinspace\ ?)|[\ ~])"
 _DOT = r"\\dot\ ?(?:\{\d\}|\d)"
-_TOKEN = re.compile(
-    rf"""(?P<space>(?:\s|~|\\[,!;:>\ ]|\\(?:quad|qquad|enspace|thinspace|space)(?![A-Za-z]))+)
-    |(?P<grouped>(?<![\d,])(?<!\d\ )[1-9]\d{{0,2}}(?:,\d{{3}})+(?!,?\d|\.\d+\.)(?:\.\d+)?
+_GROUP = r"[^{}\\]|\\."
+_INNER = rf"(?:{_GROUP}|\{{(?:{_GROUP}|\{{(?:{_GROUP})*+\}})*+\}})*+"
+_PATTERN = rf"""(?P<space>(?:\s|~|\\[,!;:>\ ]|\\(?:q?quad|enspace|(?:thin)?space)(?![A-Za-z]))*+)
+    (?:(?P<grouped>(?<![\d,])(?<!\d\ )[1-9]\d{{0,2}}(?:,\d{{3}})+(?!,?\d|\.\d+\.)(?:\.\d+)?
         |[1-9]\d{{0,2}}(?:{_BETWEEN}\d{{3}}(?!\d))+(?:\.\d+)?
         |\d+\.\d{{3}}(?:\\,\d{{3}})*\\,\d{{1,3}}(?!\d))
     |(?P<period>\d*\.\d*\ ?(?:\\overline\ ?(?:\{{\ ?\d+\ ?\}}|\d+)|\(\d+\)|{_DOT}(?:\d*{_DOT})?))
@@ -33,64 +34,54 @@ _TOKEN = re.compile(
         |\d{{4}}-\d\d-\d\d(?!\d)|\d\d?/\d\d?/\d{{4}}(?!\d))
     |(?P<num>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{{1,3}}(?![\d.A-Za-z]))?)
     |(?P<env>\\(?:begin|end)\s*\{{\s*[A-Za-z]+\*?\s*\}})(?:\s*\{{[lcr|\s]+\}})?
-    |(?P<text>\\(?:{"|".join(sorted(TEXTS))})\s*\{{)
+    |(?P<text>\\(?:{"|".join(sorted(TEXTS))})\s*\{{(?P<inner>{_INNER})\}})
     |(?P<cmd>\\[A-Za-z]+)
-    |(?P<let>(?:[ap]\.\ ?m\b\.?)|[A-Za-z]+)
-    |(?P<op>\*\*|<=|>=|\+/-|(?<=\s)!=|'+|!+|\\\\|\\.|.)
-    """,
-    re.VERBOSE | re.DOTALL | re.ASCII,
-)
-_LETTERS = re.compile(r"(?:[.'-]?[^\W\d_])*\.?")
-_SHIFTS = ("$", r"\$", r"\(", r"\)", r"\[", r"\]")
-_BEHIND_UNIT = re.compile(r"\s*(?:$|[\^,/)}]|\\text|\\\})")
+    |(?P<unit>(?:{"|".join(unit for unit in sorted(BARE_UNITS) if len(unit) == 2)})
+        (?=\s*(?:$|[\^,/)}}]|\\text|\\\}})))
+    |(?P<let>[ap]\.\ ?m\b\.?|LETTERS[^\W\d_](?:[.'-]?[^\W\d_])*\.?)
+    |(?P<op>\*\*|<=|>=|\+/-|(?<=\s)!=|'+|!+|\\\\|\\.|.|\Z))
+    """
+_TOKEN = re.compile(_PATTERN.replace("LETTERS", "[A-Za-z]+|"), re.VERBOSE | re.DOTALL)
+_TEXT_TOKEN = re.compile(_PATTERN.replace("LETTERS", ""), re.VERBOSE | re.DOTALL)
+_SKIPPED = ("", "$", r"\$", r"\(", r"\)", r"\[", r"\]")
 
 
 def tokenized(text: str) -> list[Token]:
-    """The tokens of a folded text; linear in it."""
+    """The tokens of a folded text."""
     tokens: list[Token] = []
-    position = depth = braces = 0
-    spaced = is_next_unit = False
-    texts: list[tuple[int, int, bool]] = []
-    """Of texts that are open: their first token, braces around them, whether a number is before."""
-    while position < len(text):
-        match = _TOKEN.match(text, position)
-        assert match is not None
-        kind, piece, position = str(match.lastgroup), match.group(), match.end()
-        if kind == "space":
-            spaced = spaced or piece.strip(r"\!") != ""
-            continue
-        is_behind = bool(tokens) and (tokens[-1].type in ("num", "cmd") or tokens[-1].text in ")}")
-        is_behind, is_next_unit = is_behind or is_next_unit, False
-        if kind == "grouped" and depth and re.search(r"(?<!\\),[1-9]", piece):  # (1,234) is a pair
-            piece = piece.partition(",")[0]
-            position = match.start() + len(piece)
-        if kind in ("grouped", "period", "num"):
+    _add_tokens(tokens, text, in_text=False)
+    return tokens
+
+
+def _add_tokens(tokens: list[Token], text: str, in_text: bool) -> None:
+    for match in (_TEXT_TOKEN if in_text else _TOKEN).finditer(text):
+        kind = str(match.lastgroup)
+        piece, start, last = match[kind], len(tokens), tokens[-1] if tokens else Token("op", "")
+        is_behind = last.type in ("num", "cmd") or last.text in (")", "}", *BARE_UNITS)
+        if kind == "grouped" and re.search(r"(?<!\\),[1-9]", piece) and _is_open(tokens):
+            _add_tokens(tokens, piece.replace(",", " , "), in_text)  # (1,234) is a pair
+        elif kind in ("grouped", "period", "num"):
             tokens.append(Token("num", _number(kind, piece)))
         elif kind in ("word", "env", "cmd"):
-            made = re.sub(r"[\s*]", "", match[kind])
-            tokens.append(Token("op" if kind == "env" else kind, made))
+            tokens.append(Token("op" if kind == "env" else kind, re.sub(r"[\s*]", "", piece)))
         elif kind == "text":
-            texts.append((len(tokens), braces, is_behind))
-        elif kind == "let" or piece.isalpha():
-            rest = _LETTERS.match(text, position) if texts or not piece.isascii() else None
-            if rest is not None:
-                piece, position = piece + rest[0], rest.end()
-            is_unit = len(piece) == 2 and piece in BARE_UNITS and spaced and is_behind
-            is_unit = is_unit and _BEHIND_UNIT.match(text, position) is not None
-            run = re.sub("[. ]", "", piece)
-            tokens += [Token("word", run)] if is_unit else _letters(run, bool(texts))
-        elif piece == "}" and texts and texts[-1][1] == braces:
-            start, _, is_behind = texts.pop()
-            is_behind = is_next_unit = is_behind and not text.startswith("_", position)
+            _add_tokens(tokens, match["inner"], in_text=True)
+            is_behind = is_behind and not text.startswith("_", match.end())
             tokens[start:] = _of_text(tokens[start:], is_behind)
-        elif piece not in _SHIFTS:
-            depth += (piece in ("(", "[", r"\{")) - (piece in (")", "]", r"\}"))
-            braces += (piece == "{") - (piece == "}")
+        elif kind == "unit" and is_behind and match["space"].strip(r"\!"):
+            tokens.append(Token("word", piece))
+        elif kind in ("unit", "let"):
+            tokens += _letters(re.sub("[. ]", "", piece), in_text)
+        elif piece not in _SKIPPED:
             sign = REWRITTEN.get(piece, piece)
             kind = "sep" if sign in (",", ";") else "cmd" if sign[1:].isalpha() else "op"
             tokens.append(Token(kind, sign))
-        spaced = False
-    return tokens
+
+
+def _is_open(tokens: list[Token]) -> bool:
+    """More brackets open than close."""
+    texts = [token.text for token in tokens]
+    return sum(map(texts.count, ("(", "[", r"\{"))) > sum(map(texts.count, (")", "]", r"\}")))
 
 
 def _number(kind: str, piece: str) -> str:
