@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from html.entities import html5
+from itertools import groupby
 
 
 def words(text: str) -> frozenset[str]:
@@ -80,10 +81,26 @@ def is_unit(text: str) -> bool:
     return bool(named) and not any(map(UNITS.isdisjoint, forms))
 
 
+_MARKS = {"\u0304": r"\overline", "\u0305": r"\overline", "\u0302": r"\hat", "\u20d7": r"\vec"}
+_UNICODE = (
+    (rf"(?:[A-Za-z0-9]([{''.join(_MARKS)}]))+", lambda m: f"{_MARKS[m[1]]}{{{m[0][::2]}}}"),
+    ("([\u221a\u221b]) ?(\\d+(?:\\.\\d+)?)", r"\1{\2}"),  # such a root is over all digits
+    ("^(\\d+)\u2013(\\d+)$", r"\1\\text{ to }\2"),
+    ("(?s).+", lambda m: _plain(m[0])),
+)
+_COMPATIBLE = {"<super>": "^{%s}", "<sub>": "_{%s}", "<fraction>": r"\frac{%s}", "<circle>": "%s,"}
+
+
 def _plain(text: str) -> str:
     """What Unicode calls compatible with the text, without marks and invisible characters."""
-    plain = unicodedata.normalize("NFKC", text.translate(_TABLE)).translate(_TABLE)
-    return "".join(c for c in plain if unicodedata.category(c) not in ("Cf", "Me"))
+    made = ""
+    for tag, run in groupby(
+        text.translate(_TABLE), lambda c: unicodedata.decomposition(c).split(" ")[0]
+    ):
+        between = "," if tag == "<circle>" else ""  # choices: 1 in a circle and so on
+        plain = between.join(unicodedata.normalize("NFKC", sign) for sign in run)
+        made += _COMPATIBLE.get(tag, "%s") % plain.replace("\u2044", "}{").translate(_TABLE)
+    return "".join(c for c in made if unicodedata.category(c) not in ("Cf", "Me"))
 
 
 def _rewritten(match: re.Match[str]) -> str:
@@ -93,41 +110,24 @@ def _rewritten(match: re.Match[str]) -> str:
     return REWRITTEN.get(name, f"\\{name}") + brace if name else match[0]
 
 
-_RAISED = "\u00b2\u00b3\u00b9\u2070-\u207f\u02b0-\u02b8\u02e1-\u02e3\u1d2c-\u1d61\u1d9c-\u1dbf"
-_UNICODE = (
-    ("(?:[A-Za-z0-9][\u0304\u0305])+", lambda m: rf"\overline{{{m[0][::2]}}}"),
-    ("([A-Za-z])\u0302", r"\\hat{\1}"),
-    ("([A-Za-z])\u20d7", r"\\vec{\1}"),
-    ("([\u221a\u221b]) ?(\\d+(?:\\.\\d+)?)", r"\1{\2}"),  # such a root is over all digits
-    ("[\u00bc-\u00be\u2150-\u215e]", lambda m: rf"\frac{{{_plain(m[0]).replace('/', '}{')}}}"),
-    ("^(\\d+)\u2013(\\d+)$", r"\1\\text{ to }\2"),
-    ("[\u2460-\u2473]", lambda m: f"{_plain(m[0])},"),  # choices: 1 in a circle and so on
-    (f"[{_RAISED}]+", lambda m: f"^{{{_plain(m[0])}}}"),
-    ("[\u2080-\u209c\u1d62-\u1d6a\u2c7c]+", lambda m: f"_{{{_plain(m[0])}}}"),
-    ("(?s).+", lambda m: _plain(m[0])),
-)
-_ESCAPED_TWICE = "[dt]?frac|sqrt|text|mathrm|left|right|cdot|times|pi|boxed|le|ge|infty|cup"
 _ONE = r" ?(?:\{ ?(\w+) ?\}|(\d+|\w))"
 _C = r"(?:\\mathrm ?\{ ?C ?\}|C)"
-_OPERATORS = "gcd|lcm|max|min"
 _BEFORE_SET = r"\\(?:cup|cap|in|setminus)(?![A-Za-z])"
-_ROW = r"^\\begin ?\{(aligned|align\*?|gathered|split)\}((?:(?!\\\\).)*)\\end ?\{\1\}$"
 _LATEX = (
-    (_ROW, lambda m: m[2].replace("&", "").strip()),
+    (r"& ?(?==)|^&", ""),  # alignment
     (r"(?<=\\\\) ?\[[\d. -]+[a-z]{2} ?\]|\\renewcommand ?\{?\\arraystretch\}? ?\{[\d.]*\}", ""),
     (r"\.\.\.", r"\\ldots "),
     (r"(\.\d{0,9}?)(\d{1,6}?)\2\2+ ?\\ldots(?= ?$)", r"\1\\overline{\2}"),
     (r"^(?:\\left)? ?<([^<>]*,[^<>]*?)(?:\\right)? ?>$", r"\\langle \1\\rangle "),
-    (r"\\not ?=", r"\\ne "),
-    (r"\\not ?\\in(?![A-Za-z])", r"\\notin "),
+    (r"\\not ?(?:=|\\(in)(?![A-Za-z]))", lambda m: r"\notin " if m[1] else r"\ne "),
     (r"(?<=[)\]]) ?U ?(?=[(\[])", r"\\cup "),
     (r"\\cup(?= ?[a-z] ?(?:[<>]|\\[gl]eq?(?![a-z])))", r"\\text{ or }"),
     (r"^([a-z]) in (?=[({\[\\])", r"\1\\in "),
     (r"(?<![A-Za-z\\])d([a-z])/d([a-z])(?![A-Za-z])", r"\\frac{d\1}{d\2}"),
     (r"\b([a-z])\\text ?\{ ?-", r"\\text{\1-"),  # `x\text{-axis}`
-    (rf"(?:\\[a-z]+ ?\{{ ?({_OPERATORS}) ?\}}|(?<![\\A-Za-z])({_OPERATORS}))(?= ?\()", r"\\\1\2 "),
+    (r"(\\[a-z]+ ?\{ ?)?(?<![\\A-Za-z])(gcd|lcm|max|min)(?(1) ?\})(?= ?\()", r"\\\2 "),
     (r"(?<=\d) ?x ?(?=10 ?\^)", r"\\cdot "),
-    (rf"(?<!\\)\\\\(?=(?:{_ESCAPED_TWICE}|{'|'.join(sorted(FUNCTIONS))})(?![A-Za-z]))", r"\\"),
+    (r"\\\\(?=[A-Za-z])(?!.*\\end)", r"\\"),  # no row ends here: LaTeX that was escaped twice
     (rf"\\(?:{WITH_ARGUMENT})\s*\{{[^{{}}]*\}}|\\(?:boxed|fbox)\s*\{{\s*\}}", ""),
     (r"(?<![\^_])\{ ?([:;=<>+-]|\\pm) ?\}|(?<=\d)\{ ?\}(?= ?\^)", r"\1"),
     (r"\\m?(?:left|right)\s*\.|[\"`]", ""),

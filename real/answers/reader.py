@@ -316,6 +316,8 @@ class _Reader:
             sign = self.take(*ends)
         if rows[-1] == [ZERO_WIDTH]:
             rows.pop()
+        if len(rows) == len(rows[0]) == 1 and name not in _MATRICES and "matrix" not in name:
+            return rows[0][0]
         cells = tuple(Node("cells", parts=tuple(row)) for row in rows)
         return Node("env", "pmatrix" if name in _MATRICES else name, cells)
 
