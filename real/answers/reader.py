@@ -1,22 +1,7 @@
 r"""The tree of an answer, read from its tokens, and its text again.
 
-Brackets that only group stay in the tree, so its text needs no rule for when to write them.
-
-| kind | text | parts |
-|---|---|---|
-| `num` | digits, perhaps with `\overline{...}` | |
-| `name`, `word` | a letter or command; letters of text | |
-| `sum`, `neg`, `pm`, `mp`, `prod` | | terms; factors |
-| `div`, `pow`, `sub`, `root`, `binom`, `mixed` | | two |
-| `func`, `cmd` | name | arguments |
-| `post` | `!`, `%`, `'` or `\circ` | what it stands behind |
-| `unit` | words | the quantity before them |
-| `row` | | side by side, but no product: `5\quad 6`, `x 2` |
-| `over` | | `a/b c`, which may mean either of two |
-| `()`, `(]`, `\{\}`, `||`, ... | | what stands between the brackets |
-| `list` | `,`, `or`, `and` | items |
-| `rel`, `setop` | signs between the parts | sides |
-| `env`, `cells` | name | rows; their cells |
+Brackets that only group stay in the tree, so its text needs no rule for when to write them. The
+kinds of nodes are those of `_FORMS`, which has how each is written.
 """
 
 from __future__ import annotations
@@ -50,20 +35,21 @@ _RELATIONS = words(r"""= < > \le \ge \ne \in \notin \to \approx \equiv \sim \sim
     \subseteq \supset \supseteq \perp \parallel \propto \Rightarrow \implies \iff | \mid \mod
     \ll \gg""")  # fmt: skip
 _SET_SIGNS = words(r"\cup \cap \setminus :")
-_CHAINED = {"rel": (_RELATIONS, _RELATIONS | {":"}), "setop": (_SET_SIGNS, _SET_SIGNS - {":"})}
-"""Signs between sides, outside of a set and directly in one."""
+_CHAINED = dict.fromkeys(_RELATIONS, "rel") | dict.fromkeys(_SET_SIGNS, "setop")
+"""Signs between sides."""
 _SIGNS = {"+": "", "-": "neg", r"\pm": "pm", r"\mp": "mp"}
 _PAIRS = {"(": ")", "[": "]", r"\{": r"\}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil",
           r"\langle": r"\rangle", "{": "}"}  # fmt: skip
 _CLOSERS = frozenset((*_PAIRS.values(), "", "&", r"\\"))
 _BARS = ("|", r"\|")
 _INFIX = {r"\choose": "binom", r"\over": "div"}
-_NAMED = {r"\frac": ("div", 2), r"\binom": ("binom", 2), r"\abs": ("||", 1),
-          r"\floor": (r"\lfloor\rfloor", 1), r"\ceil": (r"\lceil\rceil", 1)}  # fmt: skip
-"""Commands of kinds, and the number of their arguments."""
 _NO_FACTOR = _RELATIONS | _SET_SIGNS | _CLOSERS | {*_SIGNS, r"\cdot", "/", *_INFIX}
-_ONE_ARGUMENT = words(r"\overline \vec \hat \tilde \dot \ddot \not \mathbb \angle \triangle")
+_MARKS = words(r"\overline \vec \hat \tilde \dot \ddot \not \mathbb \angle \triangle")
 _BIG = words(r"\int \iint \oint \sum \prod \lim \partial \sup")
+_COMMANDS = {r"\frac": ("div", 2), r"\binom": ("binom", 2), r"\abs": ("||", 1),
+             r"\floor": (r"\lfloor\rfloor", 1), r"\ceil": (r"\lceil\rceil", 1),
+             **dict.fromkeys(_MARKS, ("cmd", 1)), **dict.fromkeys(_BIG, ("cmd", 0))}  # fmt: skip
+"""Kinds of commands that are not names, and the number of their arguments."""
 _MATRICES = ("matrix", "bmatrix", "array", "smallmatrix")
 _LOOSE = words("sum neg pm mp prod over list rel setop mixed pow sub row unit")
 _MINUS_ONE = Node("neg", parts=(Node("num", "1"),))
@@ -77,10 +63,8 @@ class _Reader:
     def __init__(self, tokens: list[Token]) -> None:
         self.tokens = [*tokens, _END, _END]
         self.at = self.depth = 0
-        self.bars = 0
-        """Bars that are open within the bracket; between them `|` closes."""
-        self.in_braces = False
-        """Directly in a set, where a colon means "such that"."""
+        self.opener = ""
+        """Of the innermost bracket: in a set a colon means "such that", and a bar closes a bar."""
 
     @property
     def next(self) -> Token:
@@ -95,26 +79,23 @@ class _Reader:
 
     def items(self) -> Node:
         """Items between separators up to a closing token, which is left there."""
-        outer, opener = (self.bars, self.in_braces), self.tokens[self.at - 1].text
-        self.bars, self.in_braces = 0, opener == r"\{"
         items, signs = [self.chain("rel")], [","]
         if self.next.text in _INFIX:
             kind = _INFIX[self.take()]
             items = [Node(kind, parts=(bare(items[0]), bare(self.chain("rel"))))]
         while self.next.type == "sep":
             sign = self.take()
-            is_over = self.next.text in _CLOSERS or self.next.text.startswith(r"\end")
-            if not is_over and self.next.type != "sep":  # also two of them: `1, 2, and 3`
+            # There may be two of them: `1, 2, and 3`.
+            if self.next.text not in _CLOSERS and self.next.type not in ("sep", "end"):
                 signs.append(sign)
                 items.append(self.chain("rel"))
-        self.bars, self.in_braces = outer
         # `x=1,y=2 or x=3,y=4`, but not `1, 2 or 3` or `1, 2 and 3, 4`
         for sign in (";", "or", "and", ",") if items[0].kind == "rel" else (";", "or", ","):
             starts = [at for at, before in enumerate(signs) if at == 0 or before == sign]
             size = len(items) // len(starts)
             if 1 < size < len(items) and starts == [*range(0, len(items), size)]:
                 groups = [tuple(items[at : at + size]) for at in starts]
-                if sign == ";" and opener in ("(", "["):  # `[1,2;3,4]`
+                if sign == ";" and self.opener in ("(", "["):  # `[1,2;3,4]`
                     return Node("env", "pmatrix", tuple(Node("cells", parts=one) for one in groups))
                 return Node("list", "or", tuple(Node("list", ",", one) for one in groups))
         sign = "," if signs[-1] == ";" else signs[-1]
@@ -123,13 +104,16 @@ class _Reader:
     def chain(self, kind: str) -> Node:
         """Sides and the signs between them; the first side may be missing, as in `= 5`."""
         side = self.sum if kind == "setop" else lambda: self.chain("setop")
-        known = _CHAINED[kind][self.in_braces]
         is_missing = self.next.text in _RELATIONS and self.next.text != "|"
         sides, signs = [ZERO_WIDTH if is_missing else side()], []
-        while self.next.text in known and not (self.bars and self.next.text == "|"):
+        while self.next.text != self.opener and self.sign_kind() == kind:
             signs.append(self.take())
             sides.append(side())
         return Node(kind, " ".join(signs), tuple(sides)) if signs else sides[0]
+
+    def sign_kind(self) -> str | None:
+        is_such_that = self.next.text == ":" and self.opener == r"\{"
+        return "rel" if is_such_that else _CHAINED.get(self.next.text)
 
     def sum(self) -> Node:
         terms: list[Node] = []
@@ -182,8 +166,8 @@ class _Reader:
     def starts_factor(self) -> bool:
         kind, text = self.next
         if text not in _BARS:
-            is_opened = kind != "op" or text in _PAIRS or text.startswith(r"\begin")
-            return is_opened and kind != "sep" and text not in _NO_FACTOR
+            is_opened = kind not in ("op", "sep", "end") or text in _PAIRS
+            return is_opened and text not in _NO_FACTOR
         # Of bars from here on to the end of the bracket an odd number starts with a sign.
         level = n_bars = 0
         for token in self.tokens[self.at :]:
@@ -191,7 +175,7 @@ class _Reader:
             if level < 0:
                 break
             n_bars += token.text == text and level == 0
-        return not self.bars and n_bars % 2 == 0
+        return text != self.opener and n_bars % 2 == 0
 
     def factor(self, node: Node | None = None) -> Node:
         """A base, or the node, and what stands behind it: powers, an index, `!`, `'`, `%`."""
@@ -224,17 +208,16 @@ class _Reader:
         if token.type in ("num", "let"):
             node = Node("num" if token.type == "num" else "name", self.take())
         elif token.type == "word":
-            words = []
+            words = self.take()
             while self.next.type == "word":
-                words.append(self.take())
-            joined = " ".join(words)
-            node = Node("word" if len(joined) > 1 else "name", joined)
+                words += f" {self.take()}"
+            node = Node("word" if len(words) > 1 else "name", words)
         elif token.text == "-" and self.tokens[self.at - 1].text != "-":  # `2\cdot-3`, `10^-3`
             self.at += 1
             node = Node("()", parts=(Node("neg", parts=(self.factor(),)),))
         elif token.text in _PAIRS or token.text in _BARS:
             node = self.bracket()
-        elif token.text.startswith(r"\begin"):
+        elif token.type == "begin":
             node = self.environment()
         elif token.type == "cmd" and token.text not in _NO_FACTOR:
             node = self.command()
@@ -244,10 +227,10 @@ class _Reader:
         return node
 
     def bracket(self) -> Node:
-        opener, is_empty = self.take(), self.next.text in _PAIRS.values()
-        self.bars += opener in _BARS
+        outer, opener, is_empty = self.opener, self.take(), self.next.text in _PAIRS.values()
+        self.opener = opener
         inner = self.sum() if opener in _BARS else ZERO_WIDTH if is_empty else self.items()
-        self.bars -= opener in _BARS
+        self.opener = outer
         closers = (")", "]") if opener in ("(", "[") else (_PAIRS.get(opener, opener),)
         closer = self.take(*closers)
         if opener == "{":
@@ -265,9 +248,6 @@ class _Reader:
 
     def command(self) -> Node:
         name = self.take()
-        kind, n_arguments = _NAMED.get(name, ("", 0))
-        if n_arguments == 2 or (n_arguments and self.next.text in ("(", "{")):
-            return Node(kind, parts=tuple(self.argument() for _ in range(n_arguments)))
         if name in (r"\sqrt", r"\cbrt"):
             index = Node("num", "2" if name == r"\sqrt" else "3")
             if self.next.text == "[":
@@ -275,11 +255,17 @@ class _Reader:
             return Node("root", parts=(self.argument(), index))
         if name[1:] in FUNCTIONS:
             return self.function(name)
-        is_change = name == r"\Delta" and (self.next.type == "let" or self.next.text[1:] in GREEK)
-        arguments = [self.argument()] if is_change or name in _ONE_ARGUMENT else []
-        while name not in _ONE_ARGUMENT and self.next.text == "{":
+        kind, n_arguments = _COMMANDS.get(name, ("name", 0))
+        if name == r"\Delta" and (self.next.type == "let" or self.next.text[1:] in GREEK):
+            n_arguments = 1
+        if n_arguments == 1 and kind not in ("cmd", "name") and self.next.text not in ("(", "{"):
+            return Node("name", name)
+        arguments = [self.argument() for _ in range(n_arguments)]
+        while n_arguments == 0 and self.next.text == "{":
             arguments.append(self.argument())
-        return Node("cmd" if arguments or name in _BIG else "name", name, tuple(arguments))
+        if kind in ("cmd", "name"):
+            return Node("cmd" if arguments else kind, name, tuple(arguments))
+        return Node(kind, parts=tuple(arguments))
 
     def function(self, name: str) -> Node:
         r"""`\sin^2 2x`, `\log_2(x)`, `\ln x`; the name alone where no argument follows."""
@@ -288,20 +274,16 @@ class _Reader:
         node, *index = node.parts if node.kind == "sub" else (node,)
         if node.kind == "post":
             return marked
+        factors = [self.base()] if self.next.text == "(" else []
+        is_over = bool(factors) or (self.next.type == "word" and len(self.next.text) > 1)
+        while not is_over and self.starts_factor():
+            factors.append(self.factor())
+            is_over = self.next.type not in ("cmd", "let") or self.next.text[1:] in FUNCTIONS
+        if not factors:
+            return marked
         if power == [_MINUS_ONE] and f"arc{name[1:]}" in FUNCTIONS:
             name, power = rf"\arc{name[1:]}", []
-            node = Node("name", name)
-        if self.next.text == "(":
-            node = Node("func", name, (bare(self.base()), *index))
-        elif self.starts_factor() and (self.next.type != "word" or len(self.next.text) == 1):
-            factors = [self.factor()]
-            while self.starts_factor() and self.next.type in ("cmd", "let"):
-                if self.next.text[1:] in FUNCTIONS:
-                    break
-                factors.append(self.factor())
-            node = Node("func", name, (bare(_tied("prod", factors)), *index))
-        elif index:
-            node = Node("sub", parts=(node, *index))
+        node = Node("func", name, (bare(_tied("prod", factors)), *index))
         return Node("pow", parts=(node, *power)) if power else node
 
     def environment(self) -> Node:
@@ -352,14 +334,17 @@ def _tied(kind: str, factors: list[Node]) -> Node:
 
 CONSTANTS = (r"\pi", "e", "i")
 _LETTERS = GREEK | words("ell hbar")
-_MARKS = (r"\vec", r"\hat", r"\tilde", r"\Delta")
 
 
 def is_name(node: Node) -> bool:
     """A letter or command that has no value of its own, perhaps with an index or a mark."""
     if node.text in CONSTANTS:  # but `e_1` and `\hat i` are names
         return False
-    while node.parts and (node.kind == "sub" or node.text[:1] == "'" or node.text in _MARKS):
+    while node.parts and (
+        node.kind == "sub"
+        or node.text[:1] == "'"
+        or node.text in (r"\vec", r"\hat", r"\tilde", r"\Delta")
+    ):
         node = node.parts[0]
     name = node.text.removeprefix("\\")  # not every command is a letter: `x\mapsto 2x`
     is_letter = name == node.text or name.removeprefix("var").lower() in _LETTERS
@@ -397,35 +382,40 @@ def _behind(before: str, factor: str) -> str:
     return (r"\cdot " if is_tied else " ") + factor
 
 
-_FORMS = {
-    "num": "{text}", "name": "{text}", "neg": "-{0}", "pm": r"\pm {0}", "mp": r"\mp {0}",
-    "div": r"\frac{{{0}}}{{{1}}}", "binom": r"\binom{{{0}}}{{{1}}}", "mixed": "{0}{1}",
-    "pow": "{0}^{{{1}}}", "sub": "{0}_{{{1}}}", "post": "{0}{text}", "unit": r"{0}\text{{ {text}}}",
-}  # fmt: skip
-_LONGER_FORMS: dict[str, Callable[[str, list[str]], str]] = {
+_FORMS: dict[str, str | Callable[[str, list[str]], str]] = {
+    # Digits, perhaps with `\overline{...}`; a letter or command; letters of text.
+    "num": "{text}", "name": "{text}",
     "word": lambda text, _: text if is_word(text) else rf"\text{{{text}}}",
+    # Terms, and factors.
     "sum": lambda _, terms: re.sub(r"\+(?=-|\\[pm]{2} )", "", "+".join(terms)),
+    "neg": "-{0}", "pm": r"\pm {0}", "mp": r"\mp {0}",
     "prod": lambda _, factors: factors[0] + "".join(map(_behind, factors, factors[1:])),
-    "over": lambda _, factors: f"{factors[0]}/{' '.join(factors[1:])}",
-    "row": lambda _, parts: r"\quad ".join(parts),
+    "div": r"\frac{{{0}}}{{{1}}}", "mixed": "{0}{1}", "binom": r"\binom{{{0}}}{{{1}}}",
+    "pow": "{0}^{{{1}}}", "sub": "{0}_{{{1}}}",
     "root": lambda _, of: rf"\sqrt{'' if of[1] == '2' else f'[{of[1]}]'}{{{of[0]}}}",
-    "func": lambda name, of: name + "".join(f"_{{{index}}}" for index in of[1:]) + f"({of[0]})",
+    # Side by side, but no product, as `5\quad 6` and `x 2`; `a/b c`, which may mean either of two.
+    "row": lambda _, parts: r"\quad ".join(parts),
+    "over": lambda _, factors: f"{factors[0]}/{' '.join(factors[1:])}",
+    # Behind a part: `!`, `%`, `'` or `\circ`; words.
+    "post": "{0}{text}", "unit": r"{0}\text{{ {text}}}",
+    # A name and its arguments; of a function the last one is its index.
     "cmd": lambda name, arguments: name + "".join(f"{{{one}}}" for one in arguments),
+    "func": lambda name, of: name + "".join(f"_{{{index}}}" for index in of[1:]) + f"({of[0]})",
+    # Items of a comma, `or` or `and`; sides and the signs between them.
     "list": lambda sign, of: (", " if sign == "," else rf"\text{{ {sign} }}").join(of),
     "rel": lambda signs, of: of[0] + "".join(map("{} {}".format, signs.split(), of[1:])),
     "setop": lambda signs, of: of[0] + "".join(map("{} {}".format, signs.split(), of[1:])),
     "env": lambda name, rows: rf"\begin{{{name}}}" + r"\\".join(rows) + rf"\end{{{name}}}",
     "cells": lambda _, cells: "&".join(cells),
-}
+}  # fmt: skip
+r"""How a node of a kind is written. Other kinds are pairs of brackets: `()`, `(]`, `\{\}`, `||`."""
 
 
 def write(node: Node) -> str:
     """The text of a tree; reading it gives the tree again."""
     kind, text, parts = node
     inner = [write(part) for part in parts]
-    if kind in _FORMS:
-        return _FORMS[kind].format(*inner, text=text)
-    if kind in _LONGER_FORMS:
-        return _LONGER_FORMS[kind](text, inner)
+    if form := _FORMS.get(kind):
+        return form.format(*inner, text=text) if isinstance(form, str) else form(text, inner)
     half = len(kind) // 2
     return kind[:half] + (" " if half > 2 else "") + ",".join(inner) + kind[half:]

@@ -1,7 +1,7 @@
 r"""Tokens of an answer's text: Unicode folded, commands spelt one way, digits of a number joined.
 
 Types: `num`, `let` (one letter), `word` (letters of text, which are no product), `cmd`, `sep` (a
-comma, `or`, `and`), `op`.
+comma, `or`, `and`), `begin` and `end` of an environment, `op`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _PATTERN = rf"""(?P<space>(?:\s|~|\\[,!;:>\ ]|\\(?:q?quad|enspace|(?:thin)?space
     |(?P<word>\d+(?:\.\d+){{2,}}|\d\d?\ ?:\ ?0\d(?:\ ?:\ ?\d\d)?
         |\d{{4}}-\d\d-\d\d(?!\d)|\d\d?/\d\d?/\d{{4}}(?!\d))
     |(?P<num>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{{1,3}}(?![\d.A-Za-z]))?)
-    |(?P<env>\\(?:begin|end)\s*\{{\s*[A-Za-z]+\*?\s*\}})(?:\s*\{{[lcr|\s]+\}})?
+    |(?P<begin>\\begin\s*\{{\s*[A-Za-z]+\*?\s*\}})(?:\s*\{{[lcr|\s]+\}})?
+    |(?P<end>\\end\s*\{{\s*[A-Za-z]+\*?\s*\}})
     |(?P<text>\\(?:{"|".join(sorted(TEXTS))})\s*\{{(?P<inner>{_INNER})\}})
     |(?P<cmd>\\[A-Za-z]+)
     |(?P<unit>(?:{"|".join(unit for unit in sorted(BARE_UNITS) if len(unit) == 2)})
@@ -62,8 +63,8 @@ def _add_tokens(tokens: list[Token], text: str, in_text: bool) -> None:
             _add_tokens(tokens, piece.replace(",", " , "), in_text)  # (1,234) is a pair
         elif kind in ("grouped", "period", "num"):
             tokens.append(Token("num", _number(kind, piece)))
-        elif kind in ("word", "env", "cmd"):
-            tokens.append(Token("op" if kind == "env" else kind, re.sub(r"[\s*]", "", piece)))
+        elif kind in ("word", "begin", "end", "cmd"):
+            tokens.append(Token(kind, re.sub(r"[\s*]", "", piece)))
         elif kind == "text":
             _add_tokens(tokens, match["inner"], in_text=True)
             is_behind = is_behind and not text.startswith("_", match.end())
