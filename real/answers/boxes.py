@@ -14,21 +14,19 @@ Extract = Literal["strict", "flexible"]
 # One or two backslashes: models sometimes escape their LaTeX once more. Fixed repeat counts keep
 # every attempt at a match constant in time, hence the whole scan linear.
 _ARGUMENT = r"(?:\s{0,8}(?:\{[^{}]{0,200}\}|[0-9A-Za-z]))"
-_BARE = (
-    rf"\\[dt]?frac(?![A-Za-z]){_ARGUMENT}{{0,2}}|\\(?:sqrt|text|math[a-z]{{2}})(?![A-Za-z])"
-    rf"{_ARGUMENT}?|\\[A-Za-z]{{1,20}}|[0-9A-Za-z]"
-)
-_BRACES = re.compile(
-    rf"\\{{1,2}}(?:boxed|fbox)(?:\s{{0,8}}(?P<open>\{{)|(?![A-Za-z])\s{{0,8}}(?P<bare>{_BARE}))"
-    rf"|\\(?:{WITH_ARGUMENT})\s{{0,8}}\{{[^{{}}]{{0,200}}\}}|\\[\\{{}}]|[{{}}]"
-)
 _LOOKS = TEXTS | {name for name, new in REWRITTEN.items() if new in ("", r"\ldots")}
 _BLANKS = "|".join(sorted(_LOOKS | {"ldots", "quad", "qquad", "square", "Box"}))
-_NOTHING = re.compile(
-    rf"(?:\\(?:{_BLANKS})(?![A-Za-z])|[\s$~.,;:!?\\_\u2026\u25a1]"
-    r"|[<(\[]?\b(?i:your|the|final|answer|here)\b[>)\]]?|\u7b54\u6848)*+"
+_TOKEN = re.compile(
+    rf"""\\{{1,2}}(?:boxed|fbox)(?:\s{{0,8}}(?P<box>\{{)|(?![A-Za-z])\s{{0,8}}(?P<bare>
+        \\[dt]?frac(?![A-Za-z]){_ARGUMENT}{{0,2}}|\\(?:sqrt|text|math[a-z]{{2}})(?![A-Za-z])
+        {_ARGUMENT}?|\\[A-Za-z]{{1,20}}|[0-9A-Za-z]))
+    |(?P<blank>\\(?:{WITH_ARGUMENT})\s{{0,8}}\{{[^{{}}]{{0,200}}\}}|\\(?:{_BLANKS})(?![A-Za-z])
+        |\\(?:\\|(?![{{}}]))|[\s$~.,:;!?_\u2026\u25a1]
+        |[<(\[]?\b(?i:your|the|final|answer|here)\b[>)\]]?|\u7b54\u6848)
+    |(?P<open>\{{)|(?P<close>\}})|(?P<filled>\\[{{}}]|\w+|.)""",
+    re.VERBOSE | re.DOTALL,
 )
-"""What a request leaves in a box that is to be filled: blanks, and words for the answer."""
+"""Boxes, braces, and what fills a box or is a blank: a request's dots, and words for the answer."""
 
 
 def last_box(text: str) -> str | None:
@@ -44,26 +42,23 @@ def last_box(text: str) -> str | None:
     `last_boxed_only_string`. math-verify joins boxes with a comma where fewer than ten characters
     stand between them; a response that boxes its steps would then have all of them as its answer.
     """
-    if "box" not in text:
-        return None
-    best, end, holds = -1, -1, False
-    filled = read = 0  # where something stood last, outside of braces; where the last token ended
+    best = (False, -1, -1)  # whether a box holds something; where its content starts and ends
+    filled = -1
     open_braces: list[int] = []  # where a box's content starts; -1 for an ordinary brace
-    for match in _BRACES.finditer(text):
-        token, position = match.group(), match.start()
-        is_sign = token in (r"\{", r"\}")
-        if is_sign or match["bare"] or not _NOTHING.fullmatch(text, read, position):
-            filled = position
-        read = match.end()
-        if match["open"] or token == "{":
-            open_braces.append(read if match["open"] else -1)
-        elif token == "}":
-            start = open_braces.pop() if open_braces else -1
-            if start >= 0 and (best < 0 or (filled >= start and (start > best or not holds))):
-                best, end, holds = start, position, filled >= start
-        elif match["bare"]:
-            best, end, holds = match.start("bare"), read, True
-    return None if best < 0 else text[best:end] if holds else ""
+    for match in _TOKEN.finditer(text, max(0, text.find("box") - 2)) if "box" in text else ():
+        kind, start, end = match.lastgroup, match.start(), match.end()
+        if kind in ("box", "open"):
+            open_braces.append(end if kind == "box" else -1)
+        elif kind == "close":
+            content = open_braces.pop() if open_braces else -1
+            if content >= 0:
+                best = max(best, (filled >= content, content, start))
+        elif kind == "bare":
+            filled, best = start, (True, *match.span("bare"))
+        elif kind == "filled":
+            filled = start
+    holds, start, end = best
+    return None if start < 0 else text[start:end] if holds else ""
 
 
 _TIMES = re.compile(r"\\(?:times|cdot)(?![A-Za-z])|[\u00d7\u00b7\u22c5\u2217]")

@@ -97,19 +97,16 @@ class Equality:
 
 def _relation(node: Node) -> str:
     """Of an equation, or an inequality between two formulas, its difference up to a factor."""
-    sign, parts = node.text, node.parts
+    sign, sides = node.text, [write(part) for part in node.parts]
     if sign not in ("=", "<", r"\le") or not names_in(node):  # `1<2` and `1<3` are both true
         raise NoValueError
-    if sign == "=" and parts[0].text in names_in(parts[1]):  # `x=x^2+1` names an expression
-        return everywhere(parts[1])
-    gap, names = Node("sum", parts=(parts[0], Node("neg", parts=(parts[1],)))), Point(0)
-    scale, sides = value(gap, names), [write(part) for part in parts]
+    gap, names = Node("sum", parts=(node.parts[0], Node("neg", parts=(node.parts[1],)))), Point(0)
+    scale = value(gap, names)
 
-    def preference(name: str) -> tuple[bool, int, bool, bool, str]:
+    def preference(name: str) -> tuple[bool, int, bool, str]:
         """Letters that are rather a function of others than others of them come first."""
-        is_inside, is_plain = name not in sides, name[0] != "\\" and not name.isupper()
-        place = ("y", "x", "z", name).index(name)
-        return name in "xyzC" or is_inside, place, is_inside, is_plain, name  # `y-x^2=C`
+        is_inside = name not in sides
+        return name in "xyzC" or is_inside, -"zxy".find(name), is_inside, name  # `y-x^2=C`
 
     for name in sorted(names, key=preference) if sign == "=" and len(names) > 1 else ():
         with suppress(NoValueError):
@@ -126,13 +123,7 @@ def _relation(node: Node) -> str:
 def _signed(node: Node) -> tuple[Node, ...]:
     r"""Both values of a node with one `\pm`; else the node."""
     text = write(node)
-    n_signs, n_turned = text.count(r"\pm "), text.count(r"\mp ")
-    if n_signs != 1 or n_turned > 1 or node.kind in ("list", r"\{\}"):
+    if text.count(r"\pm ") != 1 or text.count(r"\mp ") > 1 or node.kind in ("list", r"\{\}"):
         return (node,)
-    return _with_sign(node, "pm"), _with_sign(node, "mp")
-
-
-def _with_sign(node: Node, upper: str) -> Node:
-    if node.kind in ("pm", "mp"):
-        return node.parts[0] if node.kind == upper else node._replace(kind="neg")
-    return node._replace(parts=tuple(_with_sign(part, upper) for part in node.parts))
+    signs = (("+", "-"), ("-", "+"))
+    return tuple(read(text.replace(r"\pm ", one).replace(r"\mp ", other)) for one, other in signs)

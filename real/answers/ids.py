@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -36,16 +35,6 @@ def classes(
     return ids, (answer_ids.n_answers if truth_id == UNSEEN else truth_id)
 
 
-@dataclass(slots=True)
-class _Problem:
-    truth: str | None
-    """Canonical reference answer; empty if it is unusable, None if there is none."""
-    texts: list[str] = field(default_factory=list)
-    """Canonical string of every id, as it was written first."""
-    ids: dict[str, int] = field(default_factory=dict)
-    """Of the equality's keys."""
-
-
 class AnswerIds:
     """Answer ids of every problem.
 
@@ -61,21 +50,30 @@ class AnswerIds:
         Raises:
             TypeError: a reference answer is no text.
         """
-        self._problems = [_Problem(None if t is None else _read_truth(t)) for t in truths]
+        for truth in truths:
+            if not isinstance(truth, str | None):
+                raise TypeError(f"truths: texts or None, not {truth!r}; give str(...) of a number")
         self._equality = equality
         self._key: Callable[[str], str] = str if equality is None else equality.key
+        self._truths = [
+            None if t is None else "" if unusable(t) else canonical(_inside(t)) for t in truths
+        ]
+        self._texts: list[list[str]] = [[] for _ in truths]
+        """Canonical string of every id, as it was written first."""
+        self._ids: list[dict[str, int]] = [{} for _ in truths]
+        """Of the equality's keys; of canonical strings without an equality."""
 
     def __len__(self) -> int:
-        return len(self._problems)
+        return len(self._truths)
 
     @property
     def n_answers(self) -> int:
         """Largest number of answers of any problem so far: the A of `counts_PA`."""
-        return max(map(self.n_answers_of, range(len(self))), default=0)
+        return max(map(len, self._texts), default=0)
 
     def n_answers_of(self, problem: int) -> int:
         """Number of answers of one problem so far; their ids are 0 to this, exclusive."""
-        return len(self._problems[problem].texts)
+        return len(self._texts[problem])
 
     def ids(
         self, problem: int, responses: Sequence[str], extract: Extract = "strict"
@@ -87,54 +85,51 @@ class AnswerIds:
         """
         if isinstance(responses, str):
             raise TypeError("responses: several texts of one problem, not one; give [text]")
-        known = self._problems[problem]
+        texts, known = self._texts[problem], self._ids[problem]
         ids_V = np.full(len(responses), UNPARSEABLE, dtype=np.int64)
         for vote, response in enumerate(responses):
             text = last_box(response)
             if text is None and extract == "flexible":
                 text = last_number(response)
-            answer = "" if text is None else canonical(text)
-            if answer:
-                ids_V[vote] = known.ids.setdefault(self._key(answer), len(known.texts))
-                if ids_V[vote] == len(known.texts):  # a new one
-                    known.texts.append(answer)
+            if answer := canonical(text or ""):
+                ids_V[vote] = known.setdefault(self._key(answer), len(texts))
+                if ids_V[vote] == len(texts):  # a new one
+                    texts.append(answer)
         return ids_V
 
     def has_truth(self, problem: int) -> bool:
         """True if the problem has a reference answer that responses can be compared with."""
-        return bool(self._problems[problem].truth)
+        return bool(self._truths[problem])
 
     def truth_id(self, problem: int) -> int:
         """Id of the reference answer: `UNSEEN` (-2) until a response gives it, `NO_TRUTH` (-1).
 
         Check `has_truth` before comparing: -1 is also the id of unparseable responses.
         """
-        known = self._problems[problem]
-        return known.ids.get(self._key(known.truth), UNSEEN) if known.truth else NO_TRUTH
+        truth = self._truths[problem]
+        return self._ids[problem].get(self._key(truth), UNSEEN) if truth else NO_TRUTH
 
     def text(self, problem: int, answer: int) -> str:
         """Canonical text of an answer id, at least 0, as it was written first."""
-        return self._problems[problem].texts[answer]
+        return self._texts[problem][answer]
 
     def to_values(self) -> dict[str, object]:
         """Everything as plain JSON types, for checkpoints."""
         return {
-            "truths": [known.truth for known in self._problems],
-            "classes": [[{"writings": [one]} for one in known.texts] for known in self._problems],
+            "truths": self._truths,
+            "classes": [[{"writings": [text]} for text in texts] for texts in self._texts],
             "given_up": [] if self._equality is None else self._equality.given_up,
         }
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any], equality: Equality | None = None) -> AnswerIds:
         """The answer ids that `to_values` wrote; the equality takes over what it gave up."""
-        made = cls([], equality)
-        for truth, classes in zip(values["truths"], values["classes"], strict=True):
-            known = _Problem(None if truth is None else canonical(truth))
-            for i, one in enumerate(classes):
-                known.texts.append(str(one["writings"][0]))
-                for text in one["writings"]:  # the rules may write an earlier version's otherwise
-                    known.ids.setdefault(made._key(canonical(str(text))), i)
-            made._problems.append(known)
+        made = cls(values["truths"], equality)
+        for texts, known, answers in zip(made._texts, made._ids, values["classes"], strict=True):
+            for i, writings in enumerate(answer["writings"] for answer in answers):
+                texts.append(writings[0])
+                for text in writings:  # the rules may write an earlier version's otherwise
+                    known.setdefault(made._key(canonical(text)), i)
         if equality is not None:
             equality.restore([text for text in values["given_up"] if isinstance(text, str)])
         return made
@@ -147,8 +142,7 @@ _WORD = re.compile(r"(?<![\\\w])[^\W\d_]{2,}")
 
 def unusable(reference: str) -> str:
     """Why no response can equal a reference answer, in words; empty if one can."""
-    box = last_box(reference)
-    text = reference if box is None else box
+    text = _inside(reference)
     if len(text) > MAX_LENGTH:
         return f"longer than {MAX_LENGTH:,} characters"
     if len(_WORD.findall(text)) > MAX_WORDS:
@@ -160,8 +154,6 @@ def unusable(reference: str) -> str:
     return "" if boxed and canonical(boxed) == answer else "nothing that a box can hold"
 
 
-def _read_truth(truth: str) -> str:
-    if not isinstance(truth, str):
-        raise TypeError(f"truths: texts or None, not {truth!r}; give str(...) of a number")
-    box = last_box(truth)
-    return "" if unusable(truth) else canonical(truth if box is None else box)
+def _inside(reference: str) -> str:
+    box = last_box(reference)
+    return reference if box is None else box
