@@ -99,121 +99,119 @@ def _tag(node: Node) -> str | None:
 
 
 def _without(node: Node) -> Node:
-    kind, text, parts = node
-    first, last = (parts[0], parts[-1]) if parts else (node, node)
-    is_mark = kind == "post" and text in ("%", DEGREE)
-    if is_mark or (kind == "()" and len(parts) == 1) or (kind == "neg" and first.text == "0"):
-        return first
-    if kind == "unit":
-        factor, _, counted = text.partition(" ")
-        if factor in _FACTORS and counted[:1] != "^":
-            number = Node("prod", parts=(first, read(_FACTORS[factor])))
-            return Node("unit", counted, (number,)) if counted else number
-        if is_unit(text) or (text in ("rad", "radian", "radians") and r"\pi" in write(first)):
-            return first
-        return node._replace(text=text.lower())
-    if kind == "sum" and DEGREE in (written := write(node)):
-        n_marked = sum(_tag(part) == DEGREE for part in parts)  # but not `45^\circ+180^\circ k`
-        is_angle = n_marked == written.count(DEGREE) and r"\pi" not in written
-        return read(written.replace(DEGREE, "")) if is_angle else node
-    is_marked = kind in ("neg", "pm", "sum") and last.kind in ("unit", "post")
-    if is_marked or (kind == "sub" and first.kind == "num"):  # `101_{\text{two}}`
-        return node._replace(parts=(*parts[:-1], _without(last)))
-    if kind == "list" and first.text == r"\ne" and all(part.kind != "rel" for part in parts[1:]):
-        points = Node(r"\{\}", parts=(first.parts[1], *parts[1:]))  # `x\ne1,2`
-        return Node("rel", r"\notin", (first.parts[0], points))
-    if kind == "div" and first.kind == "neg":
-        return Node("neg", parts=(node._replace(parts=(first.parts[0], parts[1])),))
-    is_introduced = kind == "row" and len(parts) == 2 and first.kind == "word"
-    is_introduced = is_introduced and _PREAMBLE.fullmatch(first.text.lower()) is not None
-    is_label = text == ":" and first.kind == "word"
-    is_label = is_label and first.text.lower() not in ("yes", "no", "true", "false")
-    if is_introduced or is_label or (kind == "rel" and _asks(node)):
-        return last
-    if kind == "row":
-        lowered = (p._replace(text=p.text.lower()) if p.kind == "word" else p for p in parts)
-        return node._replace(parts=tuple(lowered))
-    if kind == "env" and text == "cases" and all(len(row.parts) == 1 for row in parts):
-        return Node("list", ",", tuple(row.parts[0] for row in parts))
-    if kind == "rel" and text == "=" and is_name(last) and not names_in(first):  # `3=x`
-        return first
-    is_rounded = text.endswith(r"\approx") and parts[-2].kind not in ("word", "row", "cmd")
-    if is_rounded and not names_in(parts[-2]):  # `2\pi\approx6.28`
-        *signs, _ = text.split()
-        return Node("rel", " ".join(signs), parts[:-1]) if signs else first
-    if kind == "rel" and set(text.split()) == {"="} and not names_in(node):
-        numbers = [part for part in parts if part.kind == "num"]  # `3*4=12`, but not `1=2`
-        is_told = len(numbers) < len(parts) and last.text != "0" and last.kind != "cmd"
-        return (numbers or parts)[-1] if is_told else node
-    if kind == "word":
-        before, _, choice = text.rpartition(" ")
-        if re.fullmatch("[A-J]", choice) and _PREAMBLE.fullmatch(before.lower()):
-            return Node("name", choice)
-        return _SAID.get(text.lower(), Node("word", _ARTICLE.sub("", text.lower())))
+    """The node without one thing that it has by chance, or in a plainer writing."""
+    match node:
+        case ("()", _, (inner,)) | ("post", "%" | r"^{\circ}", (inner,)):
+            return inner
+        case ("neg", _, (Node("num", "0") as zero,)):
+            return zero
+        case ("unit", named, (quantity,)) if (of := named.partition(" "))[0] in _FACTORS:
+            return read(rf"{write(quantity)}\cdot {_FACTORS[of[0]]}\text{{{of[2]}}}")
+        case ("unit", named, (quantity,)):
+            is_angle = named in ("rad", "radian", "radians") and r"\pi" in write(quantity)
+            return quantity if is_angle or is_unit(named) else node._replace(text=named.lower())
+        case ("sum", _, parts) if DEGREE in (text := write(node)):
+            n_marked = sum(_tag(part) == DEGREE for part in parts)  # not `45^\circ+180^\circ k`
+            is_angle = n_marked == text.count(DEGREE) and r"\pi" not in text
+            return read(text.replace(DEGREE, "")) if is_angle else node
+        case ("neg" | "pm" | "sum", _, (*_, Node("unit" | "post"))) | ("sub", _, (Node("num"), _)):
+            return node._replace(parts=(*node.parts[:-1], _without(node.parts[-1])))
+        case ("list", _, (("rel", r"\ne", (name, one)), *others)) if all(
+            part.kind != "rel" for part in others
+        ):  # `x\ne1,2`
+            return Node("rel", r"\notin", (name, Node(r"\{\}", parts=(one, *others))))
+        case ("div", _, (("neg", _, (top,)), bottom)):
+            return Node("neg", parts=(Node("div", parts=(top, bottom)),))
+        case ("rel", _, _):
+            return _answering(node)
+        case ("row", _, (("word", said, _), value)) if _PREAMBLE.fullmatch(said.lower()):
+            return value
+        case ("setop", ":", (("word", said, _), value)) if not re.fullmatch(
+            "(?i:yes|no|true|false)", said
+        ):
+            return value
+        case ("row", _, parts):
+            lowered = (p._replace(text=p.text.lower()) if p.kind == "word" else p for p in parts)
+            return node._replace(parts=tuple(lowered))
+        case ("env", "cases", rows) if all(len(row.parts) == 1 for row in rows):
+            return Node("list", ",", tuple(row.parts[0] for row in rows))
+        case ("word", said, _):
+            before, _, choice = said.rpartition(" ")
+            if re.fullmatch("[A-J]", choice) and _PREAMBLE.fullmatch(before.lower()):
+                return Node("name", choice)
+            return _SAID.get(said.lower(), Node("word", _ARTICLE.sub("", said.lower())))
     return node
 
 
-_ASKED_FUNCTIONS = frozenset("fghFGHPEVNTSQqpADLC")
-_OPERATORS = words(r"\max \min \det \arg \lim \gcd \dim \deg \sum \prod \int")
-
-
-def _asks(node: Node) -> bool:
-    """The left side names what was asked for, and the right side is its value."""
-    left, *between, right = node.parts
-    signs = set(node.text.split())
-    if signs == {r"\in"}:
-        names = left.parts if left.kind == "()" else (left,)
-        return all(one.kind == "name" for one in names) or _is_application(left)
-    if signs != {"="}:
-        return False
-    if _is_application(left) and names_in(left.parts[1]) and not between:
-        # But `f(x+y)=f(x)+f(y)` is an equation.
-        are_plain = left.kind == "div" or all(map(is_name, left.parts[1].parts))
-        return are_plain or names_in(left.parts[0]).isdisjoint(names_in(right))
+def _answering(node: Node) -> Node:
+    r"""The side that is the answer: `5` of `x=5`, `3=x`, `36/3=12`; else the whole relation."""
+    *signs, sign = node.text.split()
+    first, *between, last = node.parts
+    exact = node.parts[:-1]
+    is_rounded = sign == r"\approx" and exact[-1].kind not in ("word", "row", "cmd")
+    if is_rounded and not names_in(exact[-1]):  # `2\pi\approx6.28`
+        return Node("rel", " ".join(signs), exact) if signs else first
+    if {sign, *signs} == {r"\in"}:
+        return last if _is_asked(first, last) else node
+    if {sign, *signs} != {"="} or first.kind == last.kind == "cmd":
+        return node
+    if first == ZERO_WIDTH:
+        return last
+    names = names_in(last)
+    if is_name(last) and not between and not names_in(first):
+        return first
+    # `f(x)=x+1`, but `f(x+y)=f(x)+f(y)` is an equation
+    is_definition = _is_application(first) and not between
+    if is_definition and not names.isdisjoint(names_in(first.parts[0])):
+        is_definition = all(map(is_name, first.parts[1].parts))
     # `A=lw=12`, but not `x=y=2`
     are_formulas = all(p.kind != "name" and names_in(p).isdisjoint("fgxyz") for p in between)
-    is_value = not names_in(right) and (left.kind, right.kind) != ("cmd", "cmd")
-    is_value = is_value or (right.kind == "env" and left.kind != "env")
-    return left == ZERO_WIDTH or (_names(left, right) and is_value and are_formulas)
+    is_value = not names or (last.kind == "env" and first.kind != "env")
+    is_answer = is_value and are_formulas and _is_asked(first, last)
+    if is_definition or is_answer:
+        return last
+    numbers = [part for part in node.parts if part.kind == "num"]  # `3*4=12`, but not `1=2`
+    is_worked = len(numbers) < len(node.parts) and last.text != "0" and last.kind != "cmd"
+    return (numbers or node.parts)[-1] if is_worked and not names_in(node) else node
 
 
-def _is_application(node: Node) -> bool:
-    r"""`f(x)`, `f'(2)`, `P(A)`, `E[X]`, `\frac{dy}{dx}`."""
-    is_pair = node.kind == "prod" and len(node.parts) == 2 and node.parts[1].kind in ("()", "[]")
-    if not is_pair:
-        return is_derivative(node)
-    name = node.parts[0]
-    while name.kind in ("sub", "post", "pow") or name.text == r"\mathbb":
-        name = name.parts[0]
-    is_asked = name.text in _ASKED_FUNCTIONS or name.text[:1] == "\\"
-    if name.text not in names_in(node.parts[1]):  # `r(x)`, `n(A\cup B)`
-        is_asked = is_asked or all(is_name(p) or p.kind == "setop" for p in node.parts[1].parts)
-    return is_asked and name.kind == "name"
+_FUNCTIONS = frozenset("fghFGHPEVNTSQqpADLC")
+_OPERATORS = words(r"\max \min \det \arg \lim \gcd \dim \deg \sum \prod \int")
+_FORMULAS = ("sum", "prod", "div", "[]", "||", r"\|\|")
+_GROUPS = ("row", "()", "env", "cells", "setop")
 
 
-def _names(node: Node, value: Node) -> bool:
-    """The node is a name, an application, an angle, a ratio, a tuple or sum of names, or words."""
+def _is_asked(node: Node, value: Node) -> bool:
+    """What may be asked for: words, names, applications, and what is made of these alone."""
     kind, text, parts = node
-    if kind in ("name", "sub"):
-        return is_name(node)
+    if kind in ("word", "cmd") or is_name(node) or _is_application(node):
+        return True
     if kind == "func":  # `\sin x=0` is an equation
         return value.text != "0" and text not in (r"\ln", r"\log")
     if kind == "pow":  # `A^{-1}`, `\sigma^2`
         return is_name(parts[0]) and (value.kind == "env" or parts[0].text == r"\sigma")
-    head = parts[0] if parts and kind in ("prod", "row") else node
-    while head.kind in ("sub", "pow"):
-        head = head.parts[0]
-    if kind in ("word", "cmd") or head.text in _OPERATORS or _is_application(node):
-        return True
-    is_set = kind == value.kind == r"\{\}"  # but `\{x\}=0.5`
-    is_made = is_set or text[:1] == "'" or kind in ("row", "()", "env", "cells", "setop")
-    if kind in ("sum", "prod", "div", "[]", "||", r"\|\|"):
-        # `x+y=1` and `|x|=2` are equations, and so is `a+b=0`.
-        is_made = names_in(node).isdisjoint("xy") and value.text != "0"
-    said = (p.text for p in parts if kind == "row" and p.kind == "word")
-    is_made = is_made and all(map(_OF.fullmatch, said))  # but not `\text{true if }x`
+    if kind in _FORMULAS:  # `x+y=1` and `|x|=2` are equations, and so is `a+b=0`
+        is_made = value.text != "0" and names_in(node).isdisjoint("xy")
+    else:
+        said = (part.text for part in parts if kind == "row" and part.kind == "word")
+        is_made = kind in _GROUPS or kind == value.kind == r"\{\}"  # but not `\{x\}=0.5`
+        is_made = is_made and all(map(_OF.fullmatch, said))
     inner = (part.parts[0] if part.kind in ("neg", "pow") else part for part in parts)
-    return bool(parts) and is_made and all(_names(part, value) for part in inner)
+    return is_made and bool(parts) and all(_is_asked(part, value) for part in inner)
+
+
+def _is_application(node: Node) -> bool:
+    r"""`f(x)`, `f'(2)`, `P(A)`, `E[X]`, `\max(a,b)`, `\lim_{x\to0}f(x)`, `\frac{dy}{dx}`."""
+    if node.kind not in ("prod", "row") or node == ZERO_WIDTH:
+        return is_derivative(node)
+    name, argument, *others = node.parts
+    while name.kind in ("sub", "post", "pow") or name.text == r"\mathbb":
+        name = name.parts[0]
+    if name.text in _OPERATORS:
+        return True
+    is_known = name.text in _FUNCTIONS or name.text[:1] == "\\"
+    is_known = is_known or all(is_name(part) and part != name for part in argument.parts)
+    return is_known and name.kind == "name" and argument.kind in ("()", "[]") and not others
 
 
 def names_in(node: Node) -> frozenset[str]:

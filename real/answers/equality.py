@@ -100,6 +100,8 @@ def _relation(node: Node) -> str:
     sign, sides = node.text, [write(part) for part in node.parts]
     if sign not in ("=", "<", r"\le") or not names_in(node):  # `1<2` and `1<3` are both true
         raise NoValueError
+    if sign == "=" and sides[0] in names_in(node.parts[1]):  # `x=x^2+1` names an expression
+        return everywhere(node.parts[1])
     gap, names = Node("sum", parts=(node.parts[0], Node("neg", parts=(node.parts[1],)))), Point(0)
     scale = value(gap, names)
 
