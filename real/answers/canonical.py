@@ -166,6 +166,7 @@ def _answering(node: Node) -> Node:
         is_definition = all(map(is_name, first.parts[1].parts))
     # `A=lw=12`, but not `x=y=2`
     are_formulas = all(p.kind != "name" and names_in(p).isdisjoint("fgxyz") for p in between)
+    are_formulas = are_formulas and not any(map(_has_words, between))  # `x=1 if a=2`
     is_value = not names or (last.kind == "env" and first.kind != "env")
     is_answer = is_value and are_formulas and _is_asked(first, last)
     if is_definition or is_answer:
@@ -214,7 +215,13 @@ def _is_application(node: Node) -> bool:
     return is_known and name.kind == "name" and argument.kind in ("()", "[]") and not others
 
 
+def _has_words(node: Node) -> bool:
+    is_said = node.kind == "word" or (node.kind == "unit" and not is_unit(node.text))
+    return is_said or any(map(_has_words, node.parts))
+
+
 def names_in(node: Node) -> frozenset[str]:
     """Names anywhere in a node, but for those with a value."""
-    names = (node.text,) if node.kind == "name" and is_name(node) else ()
-    return frozenset(names).union(*map(names_in, () if node.text == r"\mathbb" else node.parts))
+    if is_name(node):  # `x_1` is another one than `x`
+        return frozenset((write(node),))
+    return frozenset().union(*map(names_in, () if node.text == r"\mathbb" else node.parts))
