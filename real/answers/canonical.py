@@ -60,7 +60,7 @@ def normal(answer: str) -> tuple[str, Node | None]:
 _HELD = frozenset(("list", "setop", "rel", "env", "cells", "()", "[]", "(]", "[)", r"\{\}"))
 _NO = r"(?!.*\bn(?:o|ot|one|or|ever|either|othing)\b)"
 _PREAMBLE = re.compile(
-    rf"(?:final )?ans(?:wer)?|option|choice|base|rs|usd|\u7b54\u6848.?|{_NO}.* (?:is|are|equals)"
+    rf"(?:final )?ans(?:wer)?|option|choice|base|rs|usd|答案?.?|{_NO}.* (?:is|are|equals)"
 )
 _OF = re.compile("""(?ix: (?:.*[ ])?(?:of|is|are) | so|thus|hence|let|therefore | angle|area|side
     | var|cov|tr|re|im|rank|lcm)""")  # fmt: skip
@@ -85,7 +85,11 @@ def _item(node: Node, keeps_name: bool = False) -> Node:
     is_system = node.kind == "cells" or any(p.kind == "rel" and p.text != "=" for p in node.parts)
     parts = tuple(_item(p, is_told or (is_system and p.kind == "rel")) for p in node.parts)
     is_plain = node.kind == "list" and not any(part.kind in ("rel", "list") for part in parts)
-    is_plain = is_plain and not (node.text == "or" and all(p.kind == "name" for p in parts))
+    is_plain = (
+        is_plain
+        and node.text[0] != "\\"
+        and not (node.text == "or" and all(p.kind == "name" for p in parts))
+    )
     return node._replace(parts=parts, text="," if is_plain else node.text)
 
 
@@ -109,12 +113,19 @@ def _without(node: Node) -> Node:
             return read(rf"{write(quantity)}\cdot {_FACTORS[of[0]]}\text{{{of[2]}}}")
         case ("unit", named, (quantity,)):
             is_angle = named in ("rad", "radian", "radians") and r"\pi" in write(quantity)
-            return quantity if is_angle or is_unit(named) else node._replace(text=named.lower())
+            is_by_chance = named in "CK" if quantity.kind == "post" else is_unit(named)
+            return quantity if is_angle or is_by_chance else node._replace(text=named.lower())
+        case ("prod", _, (("post", "^{\\circ}", (inner,)), ("name", "C", _))):
+            return inner
         case ("sum", _, parts) if DEGREE in (text := write(node)):
             n_marked = sum(_tag(part) == DEGREE for part in parts)  # not `45^\circ+180^\circ k`
             is_angle = n_marked == text.count(DEGREE) and r"\pi" not in text
             return read(text.replace(DEGREE, "")) if is_angle else node
-        case ("neg" | "pm" | "sum", _, (*_, Node("unit" | "post"))) | ("sub", _, (Node("num"), _)):
+        case ("neg" | "pm" | "sum" | "prod", _, (*_, Node("unit" | "post"))) | (
+            "sub",
+            _,
+            (Node("num"), _),
+        ):
             return node._replace(parts=(*node.parts[:-1], _without(node.parts[-1])))
         case ("list", _, (("rel", r"\ne", (name, one)), *others)) if all(
             part.kind != "rel" for part in others
@@ -122,6 +133,8 @@ def _without(node: Node) -> Node:
             return Node("rel", r"\notin", (name, Node(r"\{\}", parts=(one, *others))))
         case ("div", _, (("neg", _, (top,)), bottom)):
             return Node("neg", parts=(Node("div", parts=(top, bottom)),))
+        case ("div", _, (Node("unit" | "post") as top, bottom)):
+            return node._replace(parts=(_without(top), bottom))
         case ("rel", _, _):
             return _answering(node)
         case ("row", _, (("word", said, _), value)) if _PREAMBLE.fullmatch(said.lower()):
@@ -139,6 +152,8 @@ def _without(node: Node) -> Node:
             before, _, choice = said.rpartition(" ")
             if re.fullmatch("[A-J]", choice) and _PREAMBLE.fullmatch(before.lower()):
                 return Node("name", choice)
+            if before.lower().endswith("answer is"):
+                return Node("word", choice)
             return _SAID.get(said.lower(), Node("word", _ARTICLE.sub("", said.lower())))
     return node
 
@@ -197,7 +212,11 @@ def _is_asked(node: Node, value: Node) -> bool:
         said = (part.text for part in parts if kind == "row" and part.kind == "word")
         is_made = kind in _GROUPS or kind == value.kind == r"\{\}"  # but not `\{x\}=0.5`
         is_made = is_made and all(map(_OF.fullmatch, said))
-    inner = (part.parts[0] if part.kind in ("neg", "pow") else part for part in parts)
+    inner = [part.parts[0] if part.kind in ("neg", "pow") else part for part in parts]
+    if kind in ("()", "setop", "div") or any(part.kind == "neg" for part in parts):
+        # Their mirror image would have the same value: `(y,x)=(1,2)`.
+        letters = [text.lower() for part in inner if (text := write(part))[:1].isalpha()]
+        is_made = is_made and letters == sorted(letters)
     return is_made and bool(parts) and all(_is_asked(part, value) for part in inner)
 
 
@@ -208,6 +227,10 @@ def _is_application(node: Node) -> bool:
     name, argument, *others = node.parts
     while name.kind in ("sub", "post", "pow") or name.text == r"\mathbb":
         name = name.parts[0]
+    while argument.kind == "sub":  # `f(x)_{\max}`
+        argument = argument.parts[0]
+    if name.kind == "()" and names_in(name) and names_in(name) <= _FUNCTIONS:  # `(f+g)(x)`
+        return argument.kind == "()" and not others
     if name.text in _OPERATORS:
         return True
     is_known = name.text in _FUNCTIONS or name.text[:1] == "\\"

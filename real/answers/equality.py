@@ -4,7 +4,7 @@ Two answers are equal if their keys are, so equality is an equivalence and no or
 has a say. The key of an answer is written from its canonical tree:
 
 1. A scalar formula has the key of its value: exact where it is rational, so `0.33` is not `1/3`,
-   else 30 digits. With letters it is the values at seven points (`values`).
+   else 90 digits. With letters it is the values at seven points (`values`).
 2. A set of real numbers, however it is written, has the key of its intervals and points (`sets`).
 3. Other sets, tuples and matrices have the keys of their parts. So an interval never equals a point
    or a set by accident, and the order counts in tuples but not in sets. `1,2`, `1\pm\sqrt2` and
@@ -18,6 +18,7 @@ has a say. The key of an answer is written from its canonical tree:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -63,6 +64,8 @@ class Equality:
         if kind == "rel" and all(sign in _TURNED for sign in text.split()):
             signs = (_TURNED[sign] for sign in text.split()[::-1])
             return self._key(Node("rel", " ".join(signs), parts[::-1]), answer)
+        if kind == "rel":
+            text = re.sub(r"[|:]", r"\\mid", text)
         if len(parts) == 1 and parts[0].kind == "env" and kind in ("[]", "||"):
             matrix = parts[0] if kind == "[]" else parts[0]._replace(text="vmatrix")
             return self._key(matrix, answer)
@@ -77,7 +80,9 @@ class Equality:
                 self.restore([answer])
             except NoValueError:
                 pass
-        if kind in ("list", r"\{\}"):  # relations have their letters before them
+        if (
+            kind in ("list", r"\{\}") and text[:1] != "\\"
+        ):  # relations have their letters before them
             items = [sign for part in parts for sign in _signed(part)]
             named = ["|".join(sorted(names_in(p))) if p.kind == "rel" else "" for p in items]
             keys = [n + self._key(p, answer) for n, p in zip(named, items, strict=True)]
@@ -112,7 +117,10 @@ def _relation(node: Node) -> str:
 
     for name in sorted(names, key=preference) if sign == "=" and len(names) > 1 else ():
         with suppress(NoValueError):
-            text = isolated(gap, name)[2]
+            others = [
+                b for a, b in (node.parts, node.parts[::-1]) if write(a) == name not in names_in(b)
+            ]
+            text = everywhere(others[0]) if others else isolated(gap, name)[2]
             if all(text != everywhere(read(other)) for other in names):  # `y=x`
                 return text
     scale = scale if sign == "=" else abs(scale)

@@ -41,6 +41,8 @@ _SIGNS = {"+": "", "-": "neg", r"\pm": "pm", r"\mp": "mp"}
 _PAIRS = {"(": ")", "[": "]", r"\{": r"\}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil",
           r"\langle": r"\rangle", "{": "}"}  # fmt: skip
 _CLOSERS = frozenset((*_PAIRS.values(), "", "&", r"\\"))
+_JOINTS = {r"\lor": "or", r"\land": "and"}
+"""Signs that join propositions; between relations they are words."""
 _BARS = ("|", r"\|")
 _INFIX = {r"\choose": "binom", r"\over": "div"}
 _NO_FACTOR = _RELATIONS | _SET_SIGNS | _CLOSERS | {*_SIGNS, r"\cdot", "/", *_INFIX}
@@ -50,7 +52,7 @@ _COMMANDS = {r"\frac": ("div", 2), r"\binom": ("binom", 2), r"\abs": ("||", 1),
              r"\floor": (r"\lfloor\rfloor", 1), r"\ceil": (r"\lceil\rceil", 1),
              **dict.fromkeys(_MARKS, ("cmd", 1)), **dict.fromkeys(_BIG, ("cmd", 0))}  # fmt: skip
 """Kinds of commands that are not names, and the number of their arguments."""
-_MATRICES = ("matrix", "bmatrix", "array", "smallmatrix")
+_MATRICES = ("matrix", "bmatrix", "array")
 _LOOSE = words("sum neg pm mp prod over list rel setop mixed pow sub row unit")
 _MINUS_ONE = Node("neg", parts=(Node("num", "1"),))
 ZERO_WIDTH = Node("row")
@@ -89,6 +91,10 @@ class _Reader:
             if self.next.text not in _CLOSERS and self.next.type not in ("sep", "end"):
                 signs.append(sign)
                 items.append(self.chain("rel"))
+        if all(item.kind == "rel" for item in items):
+            signs = [_JOINTS.get(sign, sign) for sign in signs]
+        if not _JOINTS.keys().isdisjoint(signs) and len({*signs[1:]}) > 1:
+            raise UnreadableError
         # `x=1,y=2 or x=3,y=4`, but not `1, 2 or 3` or `1, 2 and 3, 4`
         for sign in (";", "or", "and", ",") if items[0].kind == "rel" else (";", "or", ","):
             starts = [at for at, before in enumerate(signs) if at == 0 or before == sign]
@@ -357,7 +363,7 @@ def is_derivative(node: Node) -> bool:
     while top.kind in ("prod", "pow"):
         top = top.parts[0]
     is_ratio = node.kind == "div" and bottom.kind == "prod"
-    return is_ratio and top.text == bottom.parts[0].text == "d"
+    return is_ratio and top.text == bottom.parts[0].text in ("d", r"\partial")
 
 
 def bare(node: Node) -> Node:
@@ -382,6 +388,7 @@ def _behind(before: str, factor: str) -> str:
     return (r"\cdot " if is_tied else " ") + factor
 
 
+_BETWEEN = {",": ", ", "or": r"\text{ or }", "and": r"\text{ and }"}
 _FORMS: dict[str, str | Callable[[str, list[str]], str]] = {
     # Digits, perhaps with `\overline{...}`; a letter or command; letters of text.
     "num": "{text}", "name": "{text}",
@@ -402,7 +409,7 @@ _FORMS: dict[str, str | Callable[[str, list[str]], str]] = {
     "cmd": lambda name, arguments: name + "".join(f"{{{one}}}" for one in arguments),
     "func": lambda name, of: name + "".join(f"_{{{index}}}" for index in of[1:]) + f"({of[0]})",
     # Items of a comma, `or` or `and`; sides and the signs between them.
-    "list": lambda sign, of: (", " if sign == "," else rf"\text{{ {sign} }}").join(of),
+    "list": lambda sign, of: _BETWEEN.get(sign, rf" {sign} ").join(of),
     "rel": lambda signs, of: of[0] + "".join(map("{} {}".format, signs.split(), of[1:])),
     "setop": lambda signs, of: of[0] + "".join(map("{} {}".format, signs.split(), of[1:])),
     "env": lambda name, rows: rf"\begin{{{name}}}" + r"\\".join(rows) + rf"\end{{{name}}}",

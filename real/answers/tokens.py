@@ -8,10 +8,19 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import NamedTuple
 
-from real.answers.notation import BARE, BARE_UNITS, REWRITTEN, SHORT_WORDS, TEXTS, UNITS, is_unit
+from real.answers.notation import (
+    BARE,
+    BARE_UNITS,
+    REWRITTEN,
+    SHORT_WORDS,
+    TEXTS,
+    UNITS,
+    is_unit,
+    words,
+)
 
 
 class Token(NamedTuple):
@@ -21,7 +30,7 @@ class Token(NamedTuple):
     text: str
 
 
-_BETWEEN = r"(?:'|\{,\}|,\\!\ ?|\\(?:[,!:;>\ ]|thinspace\ ?)|[\ ~])"
+_BETWEEN = r"(?:'|(?:\ |\\,)?\{,\ ?\}(?:\ |\\,)?|,\\!\ ?|\\(?:[,!:;>\ ]|thinspace\ ?)|[\ ~])"
 _DOT = r"\\dot\ ?(?:\{\d\}|\d)"
 _GROUP = r"[^{}\\]|\\."
 _INNER = rf"(?:{_GROUP}|\{{(?:{_GROUP}|\{{(?:{_GROUP})*+\}})*+\}})*+"
@@ -33,17 +42,21 @@ _PATTERN = rf"""(?P<space>(?:\s|~|\\[,!;:>\ ]|\\(?:q?quad|enspace|(?:thin)?space
     |(?P<word>\d+(?:\.\d+){{2,}}|\d\d?\ ?:\ ?0\d(?:\ ?:\ ?\d\d)?
         |\d{{4}}-\d\d-\d\d(?!\d)|\d\d?/\d\d?/\d{{4}}(?!\d))
     |(?P<num>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{{1,3}}(?![\d.A-Za-z]))?)
-    |(?P<begin>\\begin\s*\{{\s*[A-Za-z]+\*?\s*\}})(?:\s*\{{[lcr|\s]+\}})?
+    |(?P<begin>\\begin\s*\{{\s*[A-Za-z]+\*?\s*\}})(?:\s*[\[{{](?:[lcr|\s]|@\{{\}})+[\]}}])?
     |(?P<end>\\end\s*\{{\s*[A-Za-z]+\*?\s*\}})
     |(?P<text>\\(?:{"|".join(sorted(TEXTS))})\s*\{{(?P<inner>{_INNER})\}})
     |(?P<cmd>\\[A-Za-z]+)
     |(?P<unit>(?:{"|".join(unit for unit in sorted(BARE_UNITS) if len(unit) == 2)})
         (?=\s*(?:$|[\^,/)}}]|\\text|\\\}})))
     |(?P<let>[ap]\.\ ?m\b\.?|LETTERS[^\W\d_](?:[.'-]?[^\W\d_])*\.?)
-    |(?P<op>\*\*|<=|>=|\+/-|(?<=\s)!=|'+|!+|\\\\|\\.|.|\Z))
+    |(?P<op>\*\*|<=|>=|:=|\+/-|(?<=\s)!=|'+|!+|\\\\|\\.|.|\Z))
     """
 _TOKEN = re.compile(_PATTERN.replace("LETTERS", "[A-Za-z]+|"), re.VERBOSE | re.DOTALL)
 _TEXT_TOKEN = re.compile(_PATTERN.replace("LETTERS", ""), re.VERBOSE | re.DOTALL)
+_SIDE = re.compile(r"(?:[A-Za-z]|\\(?!pi)[a-z]+)(?:_(?:\w|\{\w+\}))? ?(?:[=<>]|\\[gl]e )")
+"""A name and the sign behind it."""
+_PRODUCTS = words("mg hr ms ft in")
+"""Units that are rather products behind a formula: `\\mu mg`, `2\\pi hr`."""
 _SKIPPED = ("", "$", r"\$", r"\(", r"\)", r"\[", r"\]")
 
 
@@ -58,18 +71,24 @@ def _add_tokens(tokens: list[Token], text: str, in_text: bool) -> None:
     for match in (_TEXT_TOKEN if in_text else _TOKEN).finditer(text):
         kind = str(match.lastgroup)
         piece, start, last = match[kind], len(tokens), tokens[-1] if tokens else Token("op", "")
+        is_wide = "quad" in match["space"] or last.type == "num"
+        if is_wide and match["space"] and _SIDE.match(text, match.end("space")):
+            item = takewhile(lambda token: token.type != "sep", reversed(tokens))
+            if any(token.text in ("=", "<", ">", r"\le", r"\ge") for token in item):
+                tokens.append(Token("sep", ","))  # `x=3\quad y=4`, `m=3 n=4`
         is_behind = last.type in ("num", "cmd") or last.text in (")", "}", *BARE_UNITS)
         if kind == "grouped" and re.search(r"(?<!\\),[1-9]", piece) and _is_open(tokens):
             _add_tokens(tokens, piece.replace(",", " , "), in_text)  # (1,234) is a pair
         elif kind in ("grouped", "period", "num"):
             tokens.append(Token("num", _number(kind, piece)))
         elif kind in ("word", "begin", "end", "cmd"):
-            tokens.append(Token(kind, re.sub(r"[\s*]", "", piece)))
+            kind = "sep" if piece in (r"\lor", r"\land") else kind
+            tokens.append(Token(kind, re.sub(r"[\s*]|\bd(?=cases)|small(?=matrix)", "", piece)))
         elif kind == "text":
             _add_tokens(tokens, match["inner"], in_text=True)
             is_behind = is_behind and not text.startswith("_", match.end())
             tokens[start:] = _of_text(tokens[start:], is_behind)
-        elif kind == "unit" and is_behind and match["space"].strip(r"\!"):
+        elif kind == "unit" and is_behind and _is_unit(match, last):
             tokens.append(Token("word", piece))
         elif kind in ("unit", "let"):
             tokens += _letters(re.sub("[. ]", "", piece), in_text)
@@ -77,6 +96,13 @@ def _add_tokens(tokens: list[Token], text: str, in_text: bool) -> None:
             sign = REWRITTEN.get(piece, piece)
             kind = "sep" if sign in (",", ";") else "cmd" if sign[1:].isalpha() else "op"
             tokens.append(Token(kind, sign))
+
+
+def _is_unit(match: re.Match[str], last: Token) -> bool:
+    """Two letters behind a quantity are one unit and no product."""
+    if not match["space"].strip(r"\!"):
+        return last.type == "num" and match["unit"] in ("cm", "mm", "kg")
+    return last.type == "num" or match["unit"] not in _PRODUCTS
 
 
 def _is_open(tokens: list[Token]) -> bool:

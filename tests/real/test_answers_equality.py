@@ -106,7 +106,7 @@ def test_writings_of_one_answer(group, equality):
         (r"2^{2023}", "2^{2023}+1", "2^{2024}"), (r"2^{2023}x", "2^{2023}x+1"),
         (r"\mathbb{R}", r"\mathbb{Z}", r"\emptyset", "0", "1", "5x=0"),
         ("2:3", "3:2", "2/3", "4:6"),
-        (r"20^\circ C", r"20^\circ F", "20"), (r"\overline{AB}", "AB", "BA", r"\vec{AB}"),
+        (r"20^\circ C", r"20^\circ F"), (r"\overline{AB}", "AB", "BA", r"\vec{AB}"),
         ("f(2)", "2f", "P(2)", "2P", "T(n)", "nT"),
         (r"(-\infty,3),(2,\infty)", r"\mathbb{R}", "(2,3)"), (r"-\infty,3", "3"),
         (r"\frac{a}{}=\frac12", "1/2"),  # nothing below the line
@@ -243,7 +243,7 @@ def test_equal_formulas_are_one_class():
 @pytest.mark.parametrize(
     "text",
     [
-        TOWER, "2^{20001}+1", "((9!)!)!", r"\sqrt{2}+10^{-99}", r"e^{e^{e^{9}}}",
+        TOWER, "2^{32001}+1", "((9!)!)!", r"\sqrt{2}+10^{-99}", r"e^{e^{e^{9}}}",
         "2^{2^{2^{2^5}}}x", r"\binom{2^{999}+\frac12}{3}", r"\binom{10^{1000}}{10^6}",
     ],
 )  # fmt: skip
