@@ -105,13 +105,14 @@ def _tag(node: Node) -> str | None:
 def _without(node: Node) -> Node:
     """The node without one thing that it has by chance, or in a plainer writing."""
     match node:
-        case ("()", _, (inner,)) | ("post", "%" | r"^{\circ}", (inner,)):
+        case ("()", _, (inner,)) | ("neg", _, (Node("num", "0") as inner,)):
             return inner
-        case ("neg", _, (Node("num", "0") as zero,)):
-            return zero
-        case ("unit", named, (quantity,)) if (of := named.partition(" "))[0] in _FACTORS:
-            return read(rf"{write(quantity)}\cdot {_FACTORS[of[0]]}\text{{{of[2]}}}")
+        case ("post", sign, (inner,)) if sign in ("%", DEGREE):
+            return inner
         case ("unit", named, (quantity,)):
+            factor, _, rest = named.partition(" ")
+            if factor in _FACTORS:
+                return read(rf"{write(quantity)}\cdot {_FACTORS[factor]}\text{{{rest}}}")
             is_angle = named in ("rad", "radian", "radians") and r"\pi" in write(quantity)
             is_by_chance = named in "CK" if quantity.kind == "post" else is_unit(named)
             return quantity if is_angle or is_by_chance else node._replace(text=named.lower())
@@ -127,22 +128,19 @@ def _without(node: Node) -> Node:
             (Node("num"), _),
         ):
             return node._replace(parts=(*node.parts[:-1], _without(node.parts[-1])))
-        case ("list", _, (("rel", r"\ne", (name, one)), *others)) if all(
-            part.kind != "rel" for part in others
-        ):  # `x\ne1,2`
-            return Node("rel", r"\notin", (name, Node(r"\{\}", parts=(one, *others))))
         case ("div", _, (("neg", _, (top,)), bottom)):
             return Node("neg", parts=(Node("div", parts=(top, bottom)),))
         case ("div", _, (Node("unit" | "post") as top, bottom)):
             return node._replace(parts=(_without(top), bottom))
         case ("rel", _, _):
             return _answering(node)
-        case ("row", _, (("word", said, _), value)) if _PREAMBLE.fullmatch(said.lower()):
-            return value
-        case ("setop", ":", (("word", said, _), value)) if not re.fullmatch(
-            "(?i:yes|no|true|false)", said
-        ):
-            return value
+        case ("list", _, (("rel", r"\ne", (name, one)), *others)):  # `x\ne1,2`
+            if all(part.kind != "rel" for part in others):
+                return Node("rel", r"\notin", (name, Node(r"\{\}", parts=(one, *others))))
+        case ("setop", ":", (("word", said, _), *_, last)):
+            return node if said.lower() in ("yes", "no", "true", "false") else last
+        case ("row", _, (("word", said, _), last)) if _PREAMBLE.fullmatch(said.lower()):
+            return last
         case ("row", _, parts):
             lowered = (p._replace(text=p.text.lower()) if p.kind == "word" else p for p in parts)
             return node._replace(parts=tuple(lowered))
@@ -158,43 +156,43 @@ def _without(node: Node) -> Node:
     return node
 
 
-def _answering(node: Node) -> Node:
-    r"""The side that is the answer: `5` of `x=5`, `3=x`, `36/3=12`; else the whole relation."""
-    *signs, sign = node.text.split()
-    first, *between, last = node.parts
-    exact = node.parts[:-1]
-    is_rounded = sign == r"\approx" and exact[-1].kind not in ("word", "row", "cmd")
-    if is_rounded and not names_in(exact[-1]):  # `2\pi\approx6.28`
-        return Node("rel", " ".join(signs), exact) if signs else first
-    if {sign, *signs} == {r"\in"}:
-        return last if _is_asked(first, last) else node
-    if {sign, *signs} != {"="} or first.kind == last.kind == "cmd":
-        return node
-    if first == ZERO_WIDTH:
-        return last
-    names = names_in(last)
-    if is_name(last) and not between and not names_in(first):
-        return first
-    # `f(x)=x+1`, but `f(x+y)=f(x)+f(y)` is an equation
-    is_definition = _is_application(first) and not between
-    if is_definition and not names.isdisjoint(names_in(first.parts[0])):
-        is_definition = all(map(is_name, first.parts[1].parts))
-    # `A=lw=12`, but not `x=y=2`
-    are_formulas = all(p.kind != "name" and names_in(p).isdisjoint("fgxyz") for p in between)
-    are_formulas = are_formulas and not any(map(_has_words, between))  # `x=1 if a=2`
-    is_value = not names or (last.kind == "env" and first.kind != "env")
-    is_answer = is_value and are_formulas and _is_asked(first, last)
-    if is_definition or is_answer:
-        return last
-    numbers = [part for part in node.parts if part.kind == "num"]  # `3*4=12`, but not `1=2`
-    is_worked = len(numbers) < len(node.parts) and last.text != "0" and last.kind != "cmd"
-    return (numbers or node.parts)[-1] if is_worked and not names_in(node) else node
-
-
-_FUNCTIONS = frozenset("fghFGHPEVNTSQqpADLC")
 _OPERATORS = words(r"\max \min \det \arg \lim \gcd \dim \deg \sum \prod \int")
+_FUNCTIONS = frozenset("fghFGHPEVNTSQqpADLC")
 _FORMULAS = ("sum", "prod", "div", "[]", "||", r"\|\|")
 _GROUPS = ("row", "()", "env", "cells", "setop")
+
+
+def _answering(node: Node) -> Node:
+    r"""The side that is the answer: `5` of `x=5`, `3=x`, `36/3=12`; else the whole relation."""
+    signs, (first, *between, last) = node.text.split(), node.parts
+    exact = node.parts[:-1]
+    if signs[-1] == r"\approx" and _is_computed(exact[-1]):  # `2\pi\approx6.28`
+        return Node("rel", " ".join(signs[:-1]), exact) if between else first
+    if set(signs) == {r"\in"}:
+        return last if _is_asked(first, last) else node
+    if set(signs) != {"="} or first.kind == last.kind == "cmd":
+        return node
+    if is_name(last) and not between and _is_computed(first):
+        return first
+    is_defined = first == ZERO_WIDTH
+    if _is_application(first) and not between:  # but `f(x+y)=f(x)+f(y)` is an equation
+        is_defined = all(map(is_name, first.parts[1].parts))
+        is_defined = is_defined or names_in(first.parts[0]).isdisjoint(names_in(last))
+    # `A=lw=12`, but not `x=y=2` or `x=1 if a=2`
+    is_value = not any(map(_has_words, between)) and all(
+        p.kind != "name" and names_in(p).isdisjoint("fgxyz") for p in between
+    )
+    is_value = is_value and (not names_in(last) or last.kind == "env" != first.kind)
+    if is_defined or (is_value and _is_asked(first, last)):
+        return last
+    numbers = [part for part in node.parts if part.kind == "num"]  # `3*4=12`, but not `1=2`
+    is_worked = len(numbers) < len(node.parts) and last.text != "0"
+    is_worked = is_worked and all(map(_is_computed, node.parts))
+    return (numbers or node.parts)[-1] if is_worked else node
+
+
+def _is_computed(node: Node) -> bool:
+    return node.kind not in ("word", "row", "cmd") and not names_in(node)
 
 
 def _is_asked(node: Node, value: Node) -> bool:
@@ -208,16 +206,15 @@ def _is_asked(node: Node, value: Node) -> bool:
         return is_name(parts[0]) and (value.kind == "env" or parts[0].text == r"\sigma")
     if kind in _FORMULAS:  # `x+y=1` and `|x|=2` are equations, and so is `a+b=0`
         is_made = value.text != "0" and names_in(node).isdisjoint("xy")
-    else:
-        said = (part.text for part in parts if kind == "row" and part.kind == "word")
-        is_made = kind in _GROUPS or kind == value.kind == r"\{\}"  # but not `\{x\}=0.5`
-        is_made = is_made and all(map(_OF.fullmatch, said))
+    else:  # not `\{x\}=0.5`, `\text{true if }x=1`
+        is_made = kind in _GROUPS or kind == value.kind == r"\{\}"
+        is_made = is_made and all(_OF.fullmatch(p.text) for p in parts if p.kind == "word")
     inner = [part.parts[0] if part.kind in ("neg", "pow") else part for part in parts]
     if kind in ("()", "setop", "div") or any(part.kind == "neg" for part in parts):
         # Their mirror image would have the same value: `(y,x)=(1,2)`.
         letters = [text.lower() for part in inner if (text := write(part))[:1].isalpha()]
         is_made = is_made and letters == sorted(letters)
-    return is_made and bool(parts) and all(_is_asked(part, value) for part in inner)
+    return is_made and parts != () and all(_is_asked(part, value) for part in inner)
 
 
 def _is_application(node: Node) -> bool:
@@ -231,11 +228,10 @@ def _is_application(node: Node) -> bool:
         argument = argument.parts[0]
     if name.kind == "()" and names_in(name) and names_in(name) <= _FUNCTIONS:  # `(f+g)(x)`
         return argument.kind == "()" and not others
-    if name.text in _OPERATORS:
-        return True
     is_known = name.text in _FUNCTIONS or name.text[:1] == "\\"
     is_known = is_known or all(is_name(part) and part != name for part in argument.parts)
-    return is_known and name.kind == "name" and argument.kind in ("()", "[]") and not others
+    is_applied = name.kind == "name" and argument.kind in ("()", "[]") and not others
+    return (is_known and is_applied) or name.text in _OPERATORS
 
 
 def _has_words(node: Node) -> bool:

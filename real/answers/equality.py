@@ -1,15 +1,14 @@
 r"""Equality of two answers: the one rule for votes, rewards and truth.
 
-Two answers are equal if their keys are, so equality is an equivalence and no order of comparisons
-has a say. The key of an answer is written from its canonical tree:
+Two answers are equal if their keys are, so equality is an equivalence, in any order of comparisons.
+A key is written from the canonical tree:
 
 1. A scalar formula has the key of its value: exact where it is rational, so `0.33` is not `1/3`,
    else 90 digits. With letters it is the values at seven points (`values`).
 2. A set of real numbers, however it is written, has the key of its intervals and points (`sets`).
-3. Other sets, tuples and matrices have the keys of their parts. So an interval never equals a point
-   or a set by accident, and the order counts in tuples but not in sets. `1,2`, `1\pm\sqrt2` and
-   `x=1,y=2` are sets, with multiplicity, `x=1,y=2 or x=3,y=4` one of two sets; `(1,2)`, a tuple or
-   an open interval, has one key. The order counts where only `true` and `false` are listed, too.
+3. Other sets, tuples and matrices have the keys of their parts, in order but for sets. `1,2`,
+   `1\pm\sqrt2` and `x=1,y=2` are sets, with multiplicity, `x=1,y=2 or x=3,y=4` one of two sets;
+   `(1,2)`, a tuple or an open interval, has one key.
 4. An equation has the key of its difference of sides up to a factor, or, where one of several
    letters can be isolated, of what that letter is: `y=-2x+3`, `2x+y=3` and `-2x+3`. Of other
    letters than x, y and z it is one that stands alone on a side: `t=d/r`.
@@ -49,9 +48,9 @@ class Equality:
             if tree and tree.kind == r"\{\}" and len(tree.parts) == 1:
                 # The set of one number is the number, but `\{x\}` may be a fraction.
                 (part,) = tree.parts
+                is_set = part.kind == r"\{\}" or part in EMPTY
                 is_open = part.kind not in ("rel", "list") and names_in(part)
-                is_kept = is_open or part.kind == r"\{\}" or part in EMPTY
-                tree = tree if is_kept else part
+                tree = tree if is_set or is_open else part
             self._keys[text] = f"text {text}" if tree is None else self._key(tree, text)
         return self._keys[text]
 
@@ -61,16 +60,16 @@ class Equality:
 
     def _key(self, node: Node, answer: str) -> str:
         kind, text, parts = node
-        if kind == "rel" and all(sign in _TURNED for sign in text.split()):
-            signs = (_TURNED[sign] for sign in text.split()[::-1])
-            return self._key(Node("rel", " ".join(signs), parts[::-1]), answer)
         if kind == "rel":
             text = re.sub(r"[|:]", r"\\mid", text)
-        if len(parts) == 1 and parts[0].kind == "env" and kind in ("[]", "||"):
+            if _TURNED.keys() >= set(text.split()):
+                turned = " ".join(_TURNED[sign] for sign in text.split()[::-1])
+                return self._key(Node("rel", turned, parts[::-1]), answer)
+        if kind in ("[]", "||") and len(parts) == 1 and parts[0].kind == "env":
             matrix = parts[0] if kind == "[]" else parts[0]._replace(text="vmatrix")
             return self._key(matrix, answer)
-        if len(_signed(node)) > 1:
-            return self._key(Node("list", ",", _signed(node)), answer)
+        if len(both := _signed(node)) > 1:
+            return self._key(Node("list", ",", both), answer)
         is_set = text != "=" and (kind in _SETS or node in NAMED)
         is_set = is_set or (kind == r"\{\}" and parts[0].kind == "rel")
         for written in (set_key,) * is_set + (_relation if kind == "rel" else everywhere,):
@@ -111,9 +110,9 @@ def _relation(node: Node) -> str:
     scale = value(gap, names)
 
     def preference(name: str) -> tuple[bool, int, bool, str]:
-        """Letters that are rather a function of others than others of them come first."""
+        """A letter alone on a side comes first, then y, x and z, so that `y-x^2=C` gives y."""
         is_inside = name not in sides
-        return name in "xyzC" or is_inside, -"zxy".find(name), is_inside, name  # `y-x^2=C`
+        return is_inside or name in "xyzC", -"zxy".find(name), is_inside, name
 
     for name in sorted(names, key=preference) if sign == "=" and len(names) > 1 else ():
         with suppress(NoValueError):

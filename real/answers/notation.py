@@ -17,29 +17,32 @@ GREEK = words("""alpha beta gamma delta epsilon zeta eta theta iota kappa lambda
     pi rho sigma tau upsilon phi chi psi omega""")  # fmt: skip
 _REWRITTEN = {
     r"\le": "leq leqslant leqq <=", r"\ge": "geq geqslant geqq >=", r"\ne": "neq !=",
-    r"\binom": "dbinom tbinom", r"\frac": "dfrac tfrac cfrac sfrac nicefrac", r"\to": "rightarrow", r"\Rightarrow": "implies Longrightarrow", r"\iff": "Leftrightarrow",
-    r"\cdot": "times ast cdotp bullet * \u2715 \u2a2f \u00b7 \u22c5 \u2219 \u2217", "^": "**", r"\pm": "+/-",
-    r"\emptyset": "varnothing empty \u2300 \u00d8", r"\overline": "bar", r"\circ": "\u2218",
-    r"\ldots": "dots cdots dotsc dotsb hdots \u2026 \u22ef", r"\infty": "infinity infin inf oo",
-    r"\cap": "bigcap intersection", r"\cup": "bigcup union", r"\angle": "measuredangle",
-    r"\setminus": "backslash smallsetminus", r"\vec": "overrightarrow", r"\mathbb": "Bbb mathds",
-    r"\hat": "widehat", r"\tilde": "widetilde", r"\arcsin": "asin", r"\arccos": "acos",
-    r"\arctan": "atan arctg", r"\tan": "tg", r"\cot": "ctg", r"\csc": "cosec",
+    r"\binom": "dbinom tbinom", r"\frac": "dfrac tfrac cfrac sfrac nicefrac", r"\to": "rightarrow",
+    r"\Rightarrow": "implies Longrightarrow", r"\iff": "Leftrightarrow",
+    r"\cdot": "times ast cdotp bullet * \u2715 \u2a2f \u00b7 \u22c5 \u2219 \u2217", "^": "**",
+    r"\pm": "+/-", r"\emptyset": "varnothing empty \u2300 \u00d8", r"\overline": "bar",
+    r"\circ": "\u2218", r"\ldots": "dots cdots dotsc dotsb hdots \u2026 \u22ef",
+    r"\infty": "infinity infin inf oo", r"\cap": "bigcap intersection", r"\cup": "bigcup union",
+    r"\angle": "measuredangle", r"\setminus": "backslash smallsetminus", r"\vec": "overrightarrow",
+    r"\mathbb": "Bbb mathds", r"\hat": "widehat", r"\tilde": "widetilde", r"\arcsin": "asin",
+    r"\arccos": "acos", r"\arctan": "atan arctg", r"\tan": "tg", r"\cot": "ctg", r"\csc": "cosec",
     r"\epsilon": "varepsilon", "|": "lvert rvert vert \u2223 \u01c0 \u2502", r"\{": "lbrace",
     r"\}": "rbrace", "[": "lbrack", "]": "rbrack", "/": "div \u2215 \u2044", "<": "lt", ">": "gt",
-    r"\|": "lVert rVert Vert", "'": "prime \u2019 \u2018 \u00b4", ":": "colon ratio", "=": ":= coloneqq", ".": "\u3002", "%": r"\%",
-    "-": "\u2212 \u2012 \u2013 \u2014 \u2010 \u2011", ",": "\u3001", r"\mathbb{C}": "C complexes",
-    r"\neg": "lnot \u00ac", r"\sqrt": "\u221a", r"\sqrt[3]": "\u221b", r"\sqrt[4]": "\u221c", r"\partial": "\u2202", r"\triangle": "\u25b3 \u2206",
-    r"^{\circ}": "degree \u00b0 \u00ba \u02da", "T": "top intercal", r"\mod": "bmod pmod pod",
-    r"\text{ or }": "或", r"\text{ and }": "且 和 与", r"\lor": "vee", r"\land": "wedge", r"\mathbb{R}": "R reals Reals",
-    r"\mathbb{Z}": "Z integers", r"\mathbb{N}": "N naturals", r"\mathbb{Q}": "Q rationals",
-    r"\quad": "hfill newline", "": """displaystyle textstyle scriptstyle footnotesize scriptsize limits nolimits left right middle mleft mright rm
-    bf it sf tt cal em mathstrut strut boldmath tiny small normalsize large Large LARGE huge Huge
-    boxed fbox boldsymbol mathbf mathit mathsf mathtt bm pmb mathnormal mathcal mathscr mathfrak
-    underline emph ensuremath mathop mathrel mathbin mathord big Big bigg Bigg bigl bigr Bigl Bigr
-    biggl biggr Biggl Biggr bigm Bigm pounds euro textdollar textcent rmfamily bfseries itshape
-    framebox nonumber notag smash uline bold relax noindent \u00a3 \u00a5 \u00a2
-    \u20b9 \u201c \u201d \u300c \u300d \u2713 \u2714 \u2705 \u2234 \ufe0e \ufe0f""",
+    r"\|": "lVert rVert Vert", "'": "prime \u2019 \u2018 \u00b4", ":": "colon ratio",
+    "=": ":= coloneqq", ".": "\u3002", "%": r"\%", "-": "\u2212 \u2012 \u2013 \u2014 \u2010 \u2011",
+    ",": "\u3001", r"\mathbb{C}": "C complexes", r"\neg": "lnot \u00ac", r"\sqrt": "\u221a",
+    r"\sqrt[3]": "\u221b", r"\sqrt[4]": "\u221c", r"\partial": "\u2202",
+    r"\triangle": "\u25b3 \u2206", r"^{\circ}": "degree \u00b0 \u00ba \u02da", "T": "top intercal",
+    r"\mod": "bmod pmod pod", r"\text{ or }": "或", r"\text{ and }": "且 和 与", r"\lor": "vee",
+    r"\land": "wedge", r"\mathbb{R}": "R reals Reals", r"\mathbb{Z}": "Z integers",
+    r"\mathbb{N}": "N naturals", r"\mathbb{Q}": "Q rationals", r"\quad": "hfill newline",
+    "": """displaystyle textstyle scriptstyle footnotesize scriptsize limits nolimits left right
+    middle mleft mright rm bf it sf tt cal em mathstrut strut boldmath tiny small normalsize large
+    Large LARGE huge Huge boxed fbox boldsymbol mathbf mathit mathsf mathtt bm pmb mathnormal
+    mathcal mathscr mathfrak underline emph ensuremath mathop mathrel mathbin mathord big Big bigg
+    Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr bigm Bigm pounds euro textdollar textcent
+    rmfamily bfseries itshape framebox nonumber notag smash uline bold relax noindent \u00a3 \u00a5
+    \u00a2 \u20b9 \u201c \u201d \u300c \u300d \u2713 \u2714 \u2705 \u2234 \ufe0e \ufe0f""",
 }  # fmt: skip
 REWRITTEN = {name: new for new, names in _REWRITTEN.items() for name in names.split()}
 """What is written for commands and signs: their synonyms, and nothing for those of looks."""
