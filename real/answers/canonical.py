@@ -208,7 +208,8 @@ def _is_asked(node: Node, value: Node) -> bool:
         is_made = value.text != "0" and names_in(node).isdisjoint("xy")
     else:  # not `\{x\}=0.5`, `\text{true if }x=1`
         is_made = kind in _GROUPS or kind == value.kind == r"\{\}"
-        is_made = is_made and all(_OF.fullmatch(p.text) for p in parts if p.kind == "word")
+        said = (part.text for part in parts if kind == "row" and part.kind == "word")
+        is_made = is_made and all(map(_OF.fullmatch, said))
     inner = [part.parts[0] if part.kind in ("neg", "pow") else part for part in parts]
     if kind in ("()", "setop", "div") or any(part.kind == "neg" for part in parts):
         # Their mirror image would have the same value: `(y,x)=(1,2)`.

@@ -56,8 +56,8 @@ _TABLE = str.maketrans({sign: _NEW[sign] + " " * _NEW[sign][-1:].isalpha() for s
 """LaTeX for signs and letters of Unicode: names of HTML that are commands, and others."""
 WITH_ARGUMENT = r"color|textcolor|colorbox|[hv]?phantom|[hv]space\*?|label|tag"
 """Looks whose first argument is no part of the answer."""
-TEXTS = words("""text mbox textbf textit textrm textsf texttt textsc textsl textnormal textup textmd hbox
-    mathrm operatorname""")  # fmt: skip
+TEXTS = words("""text mbox textbf textit textrm textsf texttt textsc textsl textnormal textup textmd
+    hbox mathrm operatorname""")  # fmt: skip
 FUNCTIONS = words("""sin cos tan cot sec csc arcsin arccos arctan arccot arcsec arccsc sinh cosh
     tanh arcsinh arccosh arctanh ln log exp lg""")  # fmt: skip
 BARE = words("""sqrt infinity infty inf oo cup union cap cdot choose asin acos atan leq geq neq cbrt
