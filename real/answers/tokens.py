@@ -11,16 +11,7 @@ from decimal import Decimal
 from itertools import groupby, takewhile
 from typing import NamedTuple
 
-from real.answers.notation import (
-    BARE,
-    BARE_UNITS,
-    REWRITTEN,
-    SHORT_WORDS,
-    TEXTS,
-    UNITS,
-    is_unit,
-    words,
-)
+from real.answers.notation import BARE, BARE_UNITS, REWRITTEN, SHORT_WORDS, TEXTS, UNITS, is_unit
 
 
 class Token(NamedTuple):
@@ -55,7 +46,7 @@ _TOKEN = re.compile(_PATTERN.replace("LETTERS", "[A-Za-z]+|"), re.VERBOSE | re.D
 _TEXT_TOKEN = re.compile(_PATTERN.replace("LETTERS", ""), re.VERBOSE | re.DOTALL)
 _SIDE = re.compile(r"(?:[A-Za-z]|\\(?!pi)[a-z]+)(?:_(?:\w|\{\w+\}))? ?(?:[=<>]|\\[gl]e )")
 """A name and the sign behind it."""
-_PRODUCTS = words("mg hr ms ft in")
+_PRODUCTS = ("mg", "hr", "ms", "ft", "in")
 """Units that are rather products behind a formula: `\\mu mg`, `2\\pi hr`."""
 _SKIPPED = ("", "$", r"\$", r"\(", r"\)", r"\[", r"\]")
 
