@@ -30,15 +30,15 @@ class LimitError(NoValueError):
     """The value would have more bits than `MAX_BITS`, or be lost in rounding."""
 
 
-MAX_BITS = 32_000
+MAX_BITS = 20_000
 """Of numerator and denominator of an exact value, and of the exponent of another one."""
-_PRECISION = 800
+_PRECISION = 400
 _NOISE = 60 - _PRECISION
 """Binary order below which a part of a value, relative to the whole, is taken for rounding."""
 _LOST = 250
 """Bits by which a sum, or its smaller part, may lie below its larger part."""
 _SNAP_BITS = 150
-_KEY_DIGITS = 90
+_KEY_DIGITS = 30
 _MAX_FACTORIAL = 2_050
 _MAX_DEGREE = 1_000
 """Of a root; letters stand for fractions with a larger denominator."""
@@ -71,11 +71,7 @@ class Point(dict[str, Value]):
         # On either side of 0 also below 1, where `|x^2-1|` is not `x^2-1`; and whole and far from
         # 0, where `|x-9|` is not `9-x` and a floor may be the ceiling.
         size = Fraction(300 + hashed, 4001 if salt in (1, 2) else 1009)
-        size = (
-            size
-            if salt < N_NEAR
-            else Fraction((120 + hashed % 90 * 6) * (10**6 if salt < 6 else 1))
-        )
+        size = size if salt < N_NEAR else Fraction(120 + hashed % 90 * 6)
         return self.setdefault(name, -size if signs[salt] & 1 else size)
 
 
