@@ -29,9 +29,9 @@ def needed(*parts):
 
 def test_every_part_asks_for_its_own_libraries_alone():
     assert needed() == {"numpy"}
-    assert needed("answers") == {"numpy", "msgspec", "mpmath"}
+    assert needed("answers") == {"numpy", "msgspec", "python-flint"}
     assert {"pandas", "plotly", "numba"} <= needed("sim")
-    assert {"torch", "transformers", "pandas", "mpmath"} <= needed("real")
+    assert {"torch", "transformers", "pandas", "python-flint"} <= needed("real")
     assert not {"torch", "transformers", "vllm"} & (needed("sim") | needed("answers"))
 
 

@@ -42,8 +42,9 @@ _LONGEST_NAME, _LONGEST_TEXT, _MOST_NAMES = 1000, 100_000, 10_000
 _LARGEST = 10**300
 Name = Annotated[str, msgspec.Meta(max_length=_LONGEST_NAME)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
-_PACKAGES = "ttrl-guard-lab numpy pandas pyarrow scipy numba torch transformers mpmath vllm"
+_PACKAGES = "ttrl-guard-lab numpy pandas pyarrow scipy numba torch transformers python-flint vllm"
 """Distributions that a run may have used, as the presence of their module shows."""
+_MODULES = {"ttrl-guard-lab": "guard_core", "python-flint": "flint"}
 _version = functools.cache(importlib.metadata.version)
 
 
@@ -229,8 +230,7 @@ def versions() -> dict[str, str]:
     """Versions of Python and of the packages that this process has loaded."""
     loaded = {"python": platform.python_version()}
     for package in _PACKAGES.split():
-        module = "guard_core" if package == "ttrl-guard-lab" else package
-        if module in sys.modules:
+        if _MODULES.get(package, package) in sys.modules:
             with contextlib.suppress(importlib.metadata.PackageNotFoundError):
                 loaded[package] = _version(package)
     return loaded

@@ -3,8 +3,8 @@ r"""Equality of two answers: the one rule for votes, rewards and truth.
 Two answers are equal if their keys are, so equality is an equivalence, in any order of comparisons.
 A key is written from the canonical tree:
 
-1. A scalar formula has the key of its value: exact where it is rational, so `0.33` is not `1/3`,
-   else 90 digits. With letters it is the values at seven points (`values`).
+1. A scalar formula has the key of its value: a thousand digits, so `0.33` is not `1/3`. With
+   letters it is the values at seven points (`values`).
 2. A set of real numbers, however it is written, has the key of its intervals and points (`sets`).
 3. Other sets, tuples and matrices have the keys of their parts, in order but for sets. `1,2`,
    `1\pm\sqrt2` and `x=1,y=2` are sets, with multiplicity, `x=1,y=2 or x=3,y=4` one of two sets;
@@ -25,11 +25,20 @@ from real.answers.canonical import names_in, normal
 from real.answers.notation import words
 from real.answers.reader import Node, read, write
 from real.answers.sets import EMPTY, NAMED, set_key
-from real.answers.values import LimitError, NoValueError, Point, everywhere, isolated, ratio, value
+from real.answers.values import (
+    LimitError,
+    NoValueError,
+    Point,
+    everywhere,
+    isolated,
+    settled,
+    value,
+)
 
 _TURNED = {">": "<", r"\ge": r"\le", r"\supset": r"\subset", r"\supseteq": r"\subseteq"}
 _SETS = ("rel", "setop", "list", "()", "[]", "(]", "[)")
 _TRUTHS = words("true false yes no T F Y N")
+_UNITS = (everywhere(read("1")), everywhere(read("-1")))
 _SYMMETRIC = ({"="}, {r"\ne"}, {r"\approx"}, {r"\cap"}, {r"\cup"})
 
 
@@ -122,9 +131,9 @@ def _relation(node: Node) -> str:
             text = everywhere(others[0]) if others else isolated(gap, name)[2]
             if all(text != everywhere(read(other)) for other in names):  # `y=x`
                 return text
-    scale = scale if sign == "=" else abs(scale)
-    difference = everywhere(gap, lambda node, at: ratio(value(node, at), scale))
-    if difference in ("1", "-1"):  # `x+1=x`: no letter is left
+    scale = scale if sign == "=" and scale.imag == 0 else abs(scale)  # which stays complex
+    difference = everywhere(gap, lambda node, at: settled(value(node, at) / scale))
+    if difference in _UNITS:  # `x+1=x`: no letter is left
         raise NoValueError
     return f"{sign} {difference}"
 

@@ -1,31 +1,24 @@
 r"""Sets of real numbers: intervals, points, conditions on one letter, and what is made of them.
 
-A cut is the place just before a number or just behind it, with the number's key. A set is a sorted
-list of cuts, at which it begins and ends in turn: `[1,2)` is the cuts before 1 and before 2.
+A set is a sorted list of cuts, at which it begins and ends in turn: `[1,2)` is the cuts before 1
+and before 2.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from fractions import Fraction
 from operator import and_, gt, or_
-from typing import Any, NamedTuple
+
+from flint import acb, arb
 
 from real.answers.reader import Node, is_name, read, write
-from real.answers.values import NoValueError, Point, digits, isolated, value
+from real.answers.values import NoValueError, Point, isolated, key, rounded, value
 
-
-class Cut(NamedTuple):
-    """A place on the line of real numbers."""
-
-    number: float | Fraction
-    is_behind: bool
-    text: str
-
-
+Cut = tuple[arb, bool]
+"""The place just before a number, or just behind it if true."""
 Cuts = list[Cut]
-_START, _END = Cut(-float("inf"), True, "-inf"), Cut(float("inf"), False, "inf")
+_START, _END = (arb.neg_inf(), True), (arb.pos_inf(), False)
 _REALS = [_START, _END]
 INFINITE = {read(r"\infty"): _END, read(r"-\infty"): _START}
 """Cuts of infinite ends of intervals."""
@@ -36,6 +29,7 @@ NAMED: dict[Node, Cuts] = {node: [] for node in EMPTY} | {read(text): _REALS for
 _COMBINED = {r"\cup": or_, r"\cap": and_, r"\setminus": gt}
 _SIDES = {"<": "0", r"\le": "01", "=": "1", r"\ge": "12", ">": "2", r"\ne": "02"}
 """Of a number: below it, itself, above it."""
+_TURNED = {"<": ">", r"\le": r"\ge", r"\ge": r"\le", ">": "<"}
 _SUCH_THAT = ("|", r"\mid", ":")
 
 
@@ -45,37 +39,31 @@ def set_key(node: Node) -> str:
     cuts = _set(node, names)
     if len(names) > 1 or r"\Delta" in "".join(names):  # `\Delta H<0` is of H
         raise NoValueError
-    pairs = list(zip(cuts[::2], cuts[1::2], strict=True))
-    points = sorted(low.text for low, high in pairs if low.text == high.text)
-    if len(points) == len(pairs):
-        return points[0] if len(points) == 1 else f"set<{'|'.join(points)}>"
-    return " u ".join(
-        f"{'[('[low.is_behind]}{')]'[high.is_behind]}<{low.text}|{high.text}>"
-        for low, high in pairs
-    )
+    texts = [key(acb(end)) if end.is_finite() else str(end) for end, _ in cuts]
+    if texts[::2] == texts[1::2]:
+        return texts[0] if len(texts) == 2 else f"set<{'|'.join(sorted(texts[::2]))}>"
+    return "|".join(f"{text} {is_behind}" for text, (_, is_behind) in zip(texts, cuts, strict=True))
 
 
 def _combined(keeps: Callable[[int, int], int], one: Cuts, *others: Cuts) -> Cuts:
     """The set of what the rule keeps, by whether it is in the one and in the other; in turn."""
     for other in others:
         cuts: Cuts = []
-        for cut in sorted({*one, *other}):
+        for cut in sorted([*one, *other]):
             if keeps(bisect_right(one, cut) % 2, bisect_right(other, cut) % 2) != len(cuts) % 2:
                 cuts.append(cut)
         one = cuts
     return one
 
 
-def _point(number: Any) -> Cuts:
-    text = digits(number)
-    if "&" in text:
-        raise NoValueError  # a complex number ends no interval
-    place = number if isinstance(number, Fraction) else Fraction(text)
-    return [Cut(place, False, text), Cut(place, True, text)]
+def _around(number: acb) -> Cuts:
+    if number.imag != 0:  # it ends no interval
+        raise NoValueError
+    return [(rounded(number.real), False), (rounded(number.real), True)]
 
 
-def _end(node: Node) -> Cuts:
-    return [INFINITE[node]] * 2 if node in INFINITE else _point(value(node, {}))
+def _ends(node: Node) -> Cuts:
+    return [INFINITE[node]] * 2 if node in INFINITE else _around(value(node, {}))
 
 
 def _set(node: Node, names: Point) -> Cuts:
@@ -84,8 +72,8 @@ def _set(node: Node, names: Point) -> Cuts:
     if node in NAMED:
         return NAMED[node]
     if kind in ("()", "[]", "(]", "[)") and len(parts) == 2:
-        ends = [_end(parts[0])[kind[0] == "("], _end(parts[1])[kind[1] == "]"]]
-        if ends[0].number < ends[1].number:
+        ends = [_ends(parts[0])[kind[0] == "("], _ends(parts[1])[kind[1] == "]"]]
+        if ends[0][0] < ends[1][0]:
             return ends
     are_rays = kind == "list" and all(p.kind[0] in "([" for p in parts) and r"\infty" in write(node)
     if are_rays or (kind in ("list", r"\{\}") and all(p.kind in ("rel", "list") for p in parts)):
@@ -98,7 +86,7 @@ def _set(node: Node, names: Point) -> Cuts:
         # One of them holds: `or`, and where a comma cannot mean `and`: `(-\infty,0), (1,\infty)`.
         return both if both and text != "or" else _combined(or_, *sets)
     if kind in (r"\{\}", "num", "neg", "div"):  # `\mathbb{R}\setminus {2}` lost its braces
-        return _combined(or_, *map(_end, parts if kind == r"\{\}" else (node,)))
+        return _combined(or_, *map(_ends, parts if kind == r"\{\}" else (node,)))
     if kind == "setop" and _COMBINED.keys() >= set(signs):
         cuts = _set(parts[0], names)
         for sign, part in zip(signs, parts[1:], strict=True):
@@ -120,16 +108,15 @@ def _set(node: Node, names: Point) -> Cuts:
 def _side(left: Node, sign: str, right: Node, names: Point) -> Cuts:
     if sign in (r"\in", r"\notin") and is_name(left):
         names[write(left)]
-        inside = _set(right, names)
-        return inside if sign == r"\in" else _combined(gt, _REALS, inside)
+        return _combined(gt, *[_REALS] * (sign == r"\notin"), _set(right, names))
     if sign not in _SIDES:
         raise NoValueError
-    if "||" in (left.kind, right.kind) and sign not in ("=", r"\ne"):
-        is_left, (inner, *_) = left.kind == "||", (left if left.kind == "||" else right).parts
-        signed = (inner, Node("neg", parts=(inner,)))
-        sides = ((one, right) if is_left else (left, one) for one in signed)
-        both = (_side(lower, sign, upper, names) for lower, upper in sides)
-        return _combined(and_ if is_left == (sign in ("<", r"\le")) else or_, *both)
+    if right.kind == "||" and sign in _TURNED:
+        left, sign, right = right, _TURNED[sign], left
+    if left.kind == "||" and sign in _TURNED:
+        signed = (left.parts[0], Node("neg", parts=left.parts))
+        both = [_side(one, sign, right, names) for one in signed]
+        return _combined(and_ if sign in ("<", r"\le") else or_, *both)
     if left in INFINITE or right in INFINITE:
         value(right if left in INFINITE else left, names)
         return _REALS
@@ -138,8 +125,8 @@ def _side(left: Node, sign: str, right: Node, names: Point) -> Cuts:
     if len(names) != 1:
         raise NoValueError
     slope, place, text = isolated(gap, *names)
-    if text != digits(place):
+    if text != key(place):
         raise NoValueError
-    before, behind = _point(place)
-    sides = [[_START, before], [before, behind], [behind, _END]][:: -1 if slope[0] == "-" else 1]
+    before, behind = _around(place)
+    sides = [[_START, before], [before, behind], [behind, _END]][:: -1 if slope.real < 0 else 1]
     return _combined(or_, *[sides[int(n)] for n in _SIDES[sign]])

@@ -1,22 +1,22 @@
-"""Values of formulas: exact fractions where they can be, else 120 digits.
+"""Values of formulas: balls of FLINT, which are numbers of 4,000 bits with bounds on their errors.
 
-Nothing here measures time. What would take long has too many bits or too large an exponent, and is
-refused, so the same formula has the same value, or none, on every machine.
+Nothing here measures time. What is too large, or of what too few bits are certain, is refused, so
+the same formula has the same value, or none, on every machine.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
+import operator
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from fractions import Fraction
-from functools import lru_cache, reduce
+from functools import reduce
 from itertools import pairwise
-from typing import Any
 
-import mpmath
+import flint
+from flint import acb, arb, fmpq
 
 from real.answers.notation import words
 from real.answers.reader import CONSTANTS, DEGREE, Node, is_derivative, is_name, read, write
@@ -27,59 +27,55 @@ class NoValueError(Exception):
 
 
 class LimitError(NoValueError):
-    """The value would have more bits than `MAX_BITS`, or be lost in rounding."""
+    """The value would be too large, or be lost in rounding."""
 
 
-MAX_BITS = 20_000
-"""Of numerator and denominator of an exact value, and of the exponent of another one."""
-_PRECISION = 400
-_NOISE = 60 - _PRECISION
-"""Binary order below which a part of a value, relative to the whole, is taken for rounding."""
-_LOST = 250
-"""Bits by which a sum, or its smaller part, may lie below its larger part."""
-_SNAP_BITS = 150
-_KEY_DIGITS = 30
-_MAX_FACTORIAL = 2_050
-_MAX_DEGREE = 1_000
-"""Of a root; letters stand for fractions with a larger denominator."""
-
+_BITS = 3_600
+"""Of the numbers that decide: a ball holds one, and is that, or lies between two of them."""
+flint.ctx.prec = _BITS + 400
+_LOST = _BITS // 2
+"""Bits by which a term may lie below another one, so that also its square decides."""
+_MAX_BITS, _MAX_ARGUMENT = 20_000, 64
+"""Of exponents: of a value, and of what functions are applied to."""
+_MAX_DEGREE = 100
+"""Of the real root of a number below 0."""
 _APPLIED = words(r"f g h \Gamma \zeta")
 """Letters of functions before any brackets."""
 _TURNING = (read("-1"), read("T"))
-_FAULTS = (ArithmeticError, TypeError, ValueError, LookupError, mpmath.libmp.NoConvergence)
-_context: Any = mpmath.MPContext()
-_context.prec = _PRECISION
-Value = Any
-"""A `Fraction`, or a real or complex number of `_context`."""
-
-_NUMBERS = (+_context.pi, +_context.e, _context.mpc(0, 1), _context.pi / 180)
+_FAULTS = (ArithmeticError, AttributeError, TypeError, ValueError, LookupError)
+_NUMBERS = (acb.pi(), acb(1).exp(), acb(0, 1), acb.pi() / 180)
 _CONSTANTS = dict(zip((*CONSTANTS, DEGREE), _NUMBERS, strict=True))
+_BASES = {"ln": _CONSTANTS["e"], "log": acb(10), "lg": acb(10)}
 
 
 @dataclass(eq=False)
-class Point(dict[str, Value]):
+class Point(dict[str, acb]):
     """Fixed values of the letters that were asked for; points differ in their signs and sizes."""
 
     salt: int
     """The number of the point."""
 
-    def __missing__(self, name: str) -> Value:
+    def __missing__(self, name: str) -> acb:
         """The letter's value, which depends on its name and the salt alone."""
-        salt, code = self.salt, sum(name.encode())
-        signs = (0, code, ~code, code >> 1, code >> 2, ~code >> 2, code >> 1 ^ code >> 3)
+        # Of two letters but f and h, one is below 0 somewhere where the other is not: `|ax|`.
+        salt, code = self.salt, sum(name.encode()) % 26 % 24
+        far = code // 4 + 1
+        signs = (0, code, ~code, code >> 1, far, far >> 1, far >> 2)
+        sign = -1 if signs[salt] & 1 else 1
         hashed = zlib.crc32(f"{name} {salt}".encode()) % 3001
-        # On either side of 0 also below 1, where `|x^2-1|` is not `x^2-1`; and whole and far from
-        # 0, where `|x-9|` is not `9-x` and a floor may be the ceiling.
-        size = Fraction(300 + hashed, 4001 if salt in (1, 2) else 1009)
-        size = size if salt < N_NEAR else Fraction(120 + hashed % 90 * 6)
-        return self.setdefault(name, -size if signs[salt] & 1 else size)
+        # On either side of 0 also below 1, where `|x^2-1|` is not `x^2-1`; and far from 0, where
+        # `|x-9|` is not `9-x`, above it whole, where a floor may be the ceiling.
+        size = acb(300 + hashed) / (4001 if salt in (1, 2) else 1009)
+        if salt >= N_NEAR:
+            size = 120 + hashed % 90 * 6 + acb(1 - sign) / 1009
+        return self.setdefault(name, sign * size)
 
 
 N_POINTS, N_NEAR = 7, 4
 """Points at which formulas with letters are compared; those near 0, which come first."""
 
 
-def value(node: Node, at: Mapping[str, Value]) -> Value:
+def value(node: Node, at: Mapping[str, acb]) -> acb:
     """The value where letters have values; NoValueError where it has none."""
     try:
         return _value(node, at)
@@ -87,13 +83,14 @@ def value(node: Node, at: Mapping[str, Value]) -> Value:
         raise NoValueError from error
 
 
-def _value(node: Node, at: Mapping[str, Value]) -> Value:
+def _value(node: Node, at: Mapping[str, acb]) -> acb:
     kind, text, parts = node
     if kind == "num":
-        whole, _, period = text.rstrip("}").partition(r"\overline{")
-        number, turn = Fraction(whole), 10 ** len(period)
-        tail = (Fraction(whole + period) - number) * turn / (turn - 1) if period else 0
-        return number + tail
+        whole, _, decimals = text.rstrip("}").partition(".")
+        decimals, _, period = decimals.partition(r"\overline{")
+        unit = 10 ** len(decimals)
+        repeated = fmpq(int(period), unit * (10 ** len(period) - 1)) if period else 0
+        return acb(fmpq(int(whole + decimals), unit) + repeated)
     if kind == "name" and text in _CONSTANTS:
         return _CONSTANTS[text]
     if is_name(node):
@@ -104,10 +101,9 @@ def _value(node: Node, at: Mapping[str, Value]) -> Value:
     if kind not in _OPERATIONS or is_ordered or is_derivative(node):
         raise NoValueError
     inner = [_value(part, at) for part in parts]
-    if kind == "||" and isinstance(inner[0], _context.mpc):
+    if kind == "||" and inner[0].imag != 0:
         _value(parts[0], {})  # raises with letters: for real ones `|z-i|` is `|z+i|`
-    computed = _OPERATIONS[kind](*inner, *([text] if text else []))
-    return computed if isinstance(computed, Fraction) else snapped(computed)
+    return settled(_OPERATIONS[kind](*inner, *([text] if text else [])))
 
 
 def _is_ordered(factors: tuple[Node, ...]) -> bool:
@@ -127,178 +123,147 @@ def _is_applied(left: Node, right: Node) -> bool:
     return is_any or (held.kind == "()" and left.text in _APPLIED)
 
 
-def _bits(number: Value) -> int:
-    """Length of an exact value; binary order of another, and 0 of 0."""
-    if isinstance(number, Fraction):
-        return max(number.numerator.bit_length(), number.denominator.bit_length())
-    return _context.mag(number) if number else 0
+def settled(number: acb) -> acb:
+    """The ball, or the number of few bits in it; LimitError where too few bits are certain."""
+    if not number.is_finite():
+        raise NoValueError
+    return acb(*map(_settled_part, (number.real, number.imag)))
 
 
-def add(a: Value, b: Value) -> Value:
-    """The sum; 0 where only rounding is left of it."""
-    if isinstance(a, Fraction) and isinstance(b, Fraction):
-        return snapped(a + b)
-    if not a or not b:
-        return a or b
-    sizes = _context.mag(a), _context.mag(b)
-    total, size = a + b, max(sizes)
-    if not total or _bits(total) < size + _NOISE:
-        return Fraction(0)
-    if min(*sizes, _bits(total)) < size - _LOST:
+def _settled_part(part: arb) -> arb:
+    if part.contains(0):
+        return arb(0)
+    if part.rel_accuracy_bits() < _BITS + 200 or abs(_order(part)) > _MAX_BITS:
+        raise LimitError
+    n_places = _BITS - _order(part)
+    whole = None if part.is_exact() else (part * arb((1, n_places))).unique_fmpz()
+    return part if whole is None else arb((whole, -n_places))
+
+
+def _order(number: acb | arb) -> int:
+    """Binary order of the size of a number; 0 of 0."""
+    mantissa, exponent = abs(number).mid().man_exp()
+    return mantissa.bit_length() + int(exponent)
+
+
+def add(a: acb, b: acb) -> acb:
+    """The sum; LimitError where one of the terms is lost beside the other."""
+    total = a + b
+    limit = _BITS if total.is_exact() else _LOST
+    if a != 0 and b != 0 and abs(_order(a) - _order(b)) > limit:
         raise LimitError
     return total
 
 
-def ratio(a: Value, b: Value) -> Value:
-    """The quotient; NoValueError where it divides by 0."""
-    if not b:
-        raise NoValueError
-    return snapped(a * (1 / snapped(b)))
-
-
-def _power(base: Value, exponent: Value) -> Value:
-    if isinstance(exponent, Fraction) and exponent.denominator < _MAX_DEGREE:
-        root, times = _root(base, exponent.denominator), exponent.numerator
-        if abs(times) * max(abs(_bits(root)) - 1, root not in (1, -1)) > MAX_BITS:
-            raise LimitError
-        return snapped(root**times)
-    return _function("exp", snapped(_function("ln", base) * exponent))
-
-
-def _root(base: Value, index: int) -> Value:
-    """The real root where there is one, else the first."""
-    if index == 1:
-        return base
-    if index % 2 and not isinstance(base, _context.mpc) and base < 0:
-        return -_root(-base, index)
-    if isinstance(base, Fraction) and base > 0 and index == 2:
-        exact = Fraction(math.isqrt(base.numerator), math.isqrt(base.denominator))
-        if exact * exact == base:
-            return exact
-    return snapped(_context.root(base, index))
-
-
-def _function(name: str, argument: Value, base: Value = None) -> Value:
-    if name in ("ln", "log", "lg"):
-        return _context.log(argument, 10 if base is None and name != "ln" else base)
-    size = _context.mag(argument)
-    if name == "exp" and size > 13:
+def _times(a: acb, b: acb) -> acb:
+    product = a * b
+    if a.is_exact() and b.is_exact() and not product.is_exact():  # of sums of powers
         raise LimitError
-    if base is not None or size > 64:
-        raise NoValueError
-    computed = getattr(_context, name.replace("arc", "a"))(argument)
-    if name != "exp" and _bits(computed) > _LOST:  # a pole that rounding hides
-        raise NoValueError
-    return computed if _bits(computed) > _NOISE or name == "exp" else Fraction(0)
+    return product
 
 
-def _factorial(argument: Value) -> Value:
-    if abs(argument) > _MAX_FACTORIAL:
+def _power(base: acb, exponent: acb) -> acb:
+    if _order(exponent) > _MAX_ARGUMENT:
         raise LimitError
-    if isinstance(argument, Fraction) and argument.denominator == 1:
-        if argument >= 0:
-            return Fraction(math.factorial(argument.numerator))
-        argument += _context.ldexp(1, -200)  # beside the pole
-    return _context.factorial(argument)
+    if base.imag == 0 and base.real < 0:
+        for degree in range(1, _MAX_DEGREE, 2):  # the real root where there is one
+            times = (exponent * degree).unique_fmpz()
+            if times is not None:
+                return (-base) ** exponent * (-1) ** int(times % 2)
+    return base**exponent
 
 
-def _binomial(n: Value, k: Value) -> Value:
-    are_whole = all(isinstance(one, Fraction) and one.denominator == 1 for one in (n, k))
-    is_counted = are_whole and 0 <= k <= n
-    size = min(n, min(k, n - k) * _bits(n)) if is_counted else max(_bits(n), _bits(k))
-    if size > (MAX_BITS if is_counted else _SNAP_BITS):
+_INVERTED = {"arccot": "arctan", "arcsec": "arccos", "arccsc": "arcsin"}
+
+
+def _function(name: str, argument: acb, *index: acb) -> acb:
+    if name in _BASES:
+        return argument.log() / (*index, _BASES[name])[0].log()
+    if name in _INVERTED:
+        argument, name = 1 / argument, _INVERTED[name]
+    if abs(_order(argument)) > _MAX_ARGUMENT:
         raise LimitError
-    return Fraction(math.comb(int(n), int(k))) if is_counted else _context.binomial(n, k)
+    return getattr(argument, name.replace("arc", "a"))(*index)
 
 
-_OPERATIONS: dict[str, Callable[..., Value]] = {
-    "sum": lambda *terms: reduce(add, terms),
-    "prod": lambda *factors: reduce(lambda a, b: snapped(a * b), factors),
-    "mixed": add, "neg": lambda a: -a, "div": ratio, "pow": _power,
-    "root": lambda a, index: _power(a, ratio(Fraction(1), index)),
+def _factorial(number: acb) -> acb:
+    return _function("gamma", number + 1)
+
+
+def _floor(number: acb) -> acb:
+    if number.imag != 0:
+        raise NoValueError
+    return number.real_floor()
+
+
+_OPERATIONS: dict[str, Callable[..., acb]] = {
+    "sum": lambda *terms: reduce(add, terms), "prod": lambda *factors: reduce(_times, factors),
+    "mixed": add, "neg": operator.neg, "div": operator.truediv, "pow": _power,
+    "root": lambda a, index: _power(a, 1 / index),
     "post": lambda a, mark: _factorial(a) if mark == "!" else a * _CONSTANTS[mark],
-    "func": lambda *inner: _function(inner[-1][1:], *inner[:-1]), "binom": _binomial, "||": abs,
-    r"\lfloor\rfloor": lambda a: a - a % 1, r"\lceil\rceil": lambda a: a + -a % 1,
-    "()": lambda a: a, "[]": lambda a: a,
+    "func": lambda *inner: _function(inner[-1][1:], *inner[:-1]),
+    "binom": lambda n, k: _factorial(n) / _times(_factorial(k), _factorial(n - k)),
+    "||": lambda a: acb(abs(a)), "()": operator.pos, "[]": operator.pos,
+    r"\lfloor\rfloor": _floor, r"\lceil\rceil": lambda a: -_floor(-a),
 }  # fmt: skip
 
 
-def snapped(number: Value) -> Value:
-    """The fraction of few bits, or the real number, that a computed value is but for rounding."""
-    if isinstance(number, _context.mpc):
-        least = _bits(number) + _NOISE
-        real, imaginary = (p if _bits(p) > least else 0 for p in (number.real, number.imag))
-        return _context.mpc(real, imaginary) if imaginary else snapped(_context.mpf(real))
-    is_exact = isinstance(number, Fraction)
-    if not is_exact and not _context.isfinite(number):
-        raise NoValueError
-    size = abs(_bits(number))
-    if size > MAX_BITS:
+def rounded(part: arb) -> arb:
+    """An exact number that is the same for all balls of one real number, in their order."""
+    if part.is_exact():
+        return part
+    n_places = _BITS - _order(part)
+    whole = (part * arb((1, n_places))).floor().unique_fmpz()
+    if whole is None:
         raise LimitError
-    return number if is_exact or size > _SNAP_BITS else _near(number)
+    return arb((whole, -n_places))
 
 
-@lru_cache(maxsize=4096)
-def _near(number: Value) -> Value:
-    exact = Fraction(*mpmath.libmp.to_rational(number._mpf_))
-    near = exact.limit_denominator(2**_SNAP_BITS)
-    is_near = abs(near - exact) <= abs(exact) / 2**-_NOISE
-    return near if is_near and _bits(near) < _SNAP_BITS else number
+def key(number: acb) -> str:
+    """The key of a number; equal numbers have the same."""
+    exact = (*rounded(number.real).man_exp(), *rounded(number.imag).man_exp())
+    return _hashed(" ".join(f"{int(n):x}" for n in exact))
 
 
-def digits(number: Value, is_exact: bool = True) -> str:
-    """The exact value as text, or its first digits; equal values have equal texts."""
-    number = snapped(number)
-    if isinstance(number, _context.mpc):
-        return f"{digits(number.real, is_exact)}&{digits(number.imag, is_exact)}"
-    if not is_exact and abs(_context.mag(number)) > _LOST - 20:
-        is_below_0 = number < 0 and _context.mag(number) > 0
-        return "-" * is_below_0  # else divided by a pole, or lost beside a letter
-    if not (is_exact and isinstance(number, Fraction)):
-        return _context.nstr(_context.convert(number), _KEY_DIGITS)
-    return f"{number.numerator:x}" + (f"/{number.denominator:x}" if number.denominator > 1 else "")
+def _hashed(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def everywhere(node: Node, function: Callable[[Node, Point], Value] = value) -> str:
-    """One text for a node's values, or a function of it, at all points; of a constant its own."""
-    numbers: list[Value] = []
+def everywhere(node: Node, function: Callable[[Node, Point], acb] = value) -> str:
+    """One key for a node's values, or a function of it, at all points; of a constant its own."""
+    keys: list[str] = []
+    is_real = False
     for salt in range(N_POINTS):
         at = Point(salt)
         try:
-            numbers.append(function(node, at))
+            number = function(node, at)
+            is_real = is_real or (salt == 0 and number.imag == 0)
+            # Of letters below 0 a root is no real number.
+            keys.append(key(number) if number.imag == 0 or not is_real else "")
         except NoValueError:
             if salt < N_NEAR:
                 raise
-            numbers.append(None)
+            keys.append("")
         if not at:  # a constant
             break
-    if not isinstance(numbers[0], _context.mpc):  # of letters below 0 a root is no real number
-        numbers = [None if isinstance(n, _context.mpc) else n for n in numbers]
-    texts = ["" if n is None else digits(n) for n in numbers]
-    if len(set(texts)) == 1:
-        return texts[0]
-    # A large value is exact in one writing and rounded in another.
-    texts[N_NEAR:] = ["" if n is None else digits(n, False) for n in numbers[N_NEAR:]]
-    return hashlib.blake2b(" ".join(texts).encode(), digest_size=16).hexdigest()
+    return keys[0] if len(set(keys)) == 1 else _hashed(" ".join(keys))
 
 
-def isolated(gap: Node, name: str) -> tuple[str, Value, str]:
+def isolated(gap: Node, name: str) -> tuple[acb, acb, str]:
     """The gap's slope in a letter; that letter where it is 0, at the first point and everywhere.
 
     NoValueError unless the gap is linear, with the same slope everywhere.
     """
-    slopes: set[str] = set()
-    places: list[Value] = []
+    at = Point(0)
+    slope = settled(add(value(gap, at), -value(gap, {**at, name: acb(0)})) / at[name])
 
-    def place(_: Node, at: Point) -> Value:
-        start = value(gap, at)
-        one, three = (add(value(gap, {**at, name: at[name] + n}), -start) for n in (1, 3))
-        is_linear = digits(3 * one) == digits(three)
-        slopes.add(digits(one) if is_linear else "")
-        places.append(add(at[name], -ratio(start, one)))
-        return places[-1]
+    def place(_: Node, at: Point) -> acb:
+        without = Point(at.salt)
+        without[name] = acb(0)
+        start = value(gap, without)
+        with suppress(LimitError):  # where the letter is lost beside other terms
+            if settled(add(add(start, slope * at[name]), -value(gap, at))) != 0:
+                raise NoValueError
+        return settled(-start / slope)
 
-    text = everywhere(gap, place)
-    if len(slopes) > 1 or "" in slopes:
-        raise NoValueError
-    return slopes.pop(), places[0], text
+    return slope, place(gap, Point(0)), everywhere(gap, place)

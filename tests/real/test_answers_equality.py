@@ -218,12 +218,12 @@ def test_equality_is_an_equivalence_whatever_the_order(found, rng):
 
 @pytest.mark.parametrize("name", ["a", "p", "x", "x_{1}", "x_{2}", r"\alpha", "n'"])
 def test_letters_have_both_signs_below_1_and_far_from_0(name):
-    values = [Point(salt)[name] for salt in range(N_POINTS)]
+    values = [float(Point(salt)[name].real) for salt in range(N_POINTS)]
     below_1 = [number for number in values if abs(number) < 1]
     far = values[N_NEAR:]
     assert min(below_1) < 0 < max(below_1)
     assert min(far) < -100 and max(far) > 100
-    assert all(number.denominator == 1 for number in far)
+    assert all(number.is_integer() == (number > 0) for number in far)
 
 
 def test_units_of_one_or_two_letters_are_products_outside_of_text():
@@ -243,7 +243,7 @@ def test_equal_formulas_are_one_class():
 @pytest.mark.parametrize(
     "text",
     [
-        TOWER, "2^{20001}+1", "((9!)!)!", r"\sqrt{2}+10^{-99}", r"e^{e^{e^{9}}}",
+        TOWER, "2^{20001}+1", "((9!)!)!", r"\sqrt{2}+10^{-1999}", r"e^{e^{e^{9}}}",
         "2^{2^{2^{2^5}}}x", r"\binom{2^{999}+\frac12}{3}", r"\binom{10^{1000}}{10^6}",
     ],
 )  # fmt: skip

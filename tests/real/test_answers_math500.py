@@ -5,11 +5,12 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from flint import acb, fmpq
 
 from real.answers import AnswerIds, canonical, classes, repeats
 from real.answers.canonical import names_in
 from real.answers.reader import read
-from real.answers.values import value
+from real.answers.values import key, value
 
 DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
 
@@ -35,7 +36,9 @@ def writings(answer):
     tree = read(text)
     if tree.kind in ("num", "neg", "div", "mixed") and not names_in(tree):
         number = value(tree, {})
-        found += numbers(text, number) if isinstance(number, Fraction) else []
+        near = Fraction(float(number.real)).limit_denominator(10**6)
+        is_near = key(number) == key(acb(fmpq(near.numerator, near.denominator)))
+        found += numbers(text, near) if is_near else []
     return [*found, *equations(answer, text, tree.kind)]
 
 
