@@ -39,8 +39,7 @@ def last_box(text: str) -> str | None:
     escaped braces (`\{`) are passed over. Linear in the text.
 
     Several boxes of one sentence are no list: the last counts, as in TTRL's grader and in verl's
-    `last_boxed_only_string`. math-verify joins boxes with a comma where fewer than ten characters
-    stand between them; a response that boxes its steps would then have all of them as its answer.
+    `last_boxed_only_string`. math-verify joins boxes that are less than ten characters apart.
     """
     best = (False, -1, -1)  # whether a box holds something; where its content starts and ends
     filled = -1

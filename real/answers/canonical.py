@@ -11,16 +11,7 @@ from contextlib import suppress
 from functools import lru_cache
 
 from real.answers.notation import folded, is_unit, words
-from real.answers.reader import (
-    DEGREE,
-    ZERO_WIDTH,
-    Node,
-    UnreadableError,
-    is_derivative,
-    is_name,
-    read,
-    write,
-)
+from real.answers.reader import DEGREE, Node, UnreadableError, is_derivative, is_name, read, write
 
 MAX_LENGTH = 1_000
 """Characters. A longer answer is none: it counts as unparseable. Bounds the cost of every rule."""
@@ -58,12 +49,13 @@ def normal(answer: str) -> tuple[str, Node | None]:
 
 
 _HELD = frozenset(("list", "setop", "rel", "env", "cells", "()", "[]", "(]", "[)", r"\{\}"))
-_NO = r"(?!.*\bn(?:o|ot|one|or|ever|either|othing)\b)"
-_PREAMBLE = re.compile(
-    rf"(?:final )?ans(?:wer)?|option|choice|base|rs|usd|答案?.?|{_NO}.* (?:is|are|equals)"
-)
+_PREAMBLE = re.compile(r"""(?x: (?:final[ ])?ans(?:wer)? | option|choice|base|rs|usd
+    | 答案.? | (?!.*\bn(?:o|ot|one|or|ever|either|othing)\b).*[ ](?:is|are|equals)
+    )""")  # fmt: skip
+"""Words before an answer, but not `none of these is`."""
 _OF = re.compile("""(?ix: (?:.*[ ])?(?:of|is|are) | so|thus|hence|let|therefore | angle|area|side
     | var|cov|tr|re|im|rank|lcm)""")  # fmt: skip
+"""Words before what was asked for, but not `true if`."""
 _ARTICLE = re.compile("^(?:an?|the|there (?:is|are)) ")
 _FACTORS = {"dozen": "12", "hundred": "100", "thousand": "10^3", "million": "10^6",
             "billion": "10^9", "trillion": "10^{12}"}  # fmt: skip
@@ -84,12 +76,9 @@ def _item(node: Node, keeps_name: bool = False) -> Node:
     is_told = len(tags - {None}) > 1 or (is_list and (keeps_name or tags == {"%", None}))
     is_system = node.kind == "cells" or any(p.kind == "rel" and p.text != "=" for p in node.parts)
     parts = tuple(_item(p, is_told or (is_system and p.kind == "rel")) for p in node.parts)
-    is_plain = node.kind == "list" and not any(part.kind in ("rel", "list") for part in parts)
-    is_plain = (
-        is_plain
-        and node.text[0] != "\\"
-        and not (node.text == "or" and all(p.kind == "name" for p in parts))
-    )
+    kinds = {part.kind for part in parts}
+    is_plain = node.kind == "list" and node.text[0] != "\\" and kinds.isdisjoint(("rel", "list"))
+    is_plain = is_plain and not (node.text == "or" and kinds == {"name"})
     return node._replace(parts=parts, text="," if is_plain else node.text)
 
 
@@ -174,21 +163,20 @@ def _answering(node: Node) -> Node:
         return node
     if is_name(last) and not between and _is_computed(first):
         return first
-    is_defined = first == ZERO_WIDTH
-    if _is_application(first) and not between:  # but `f(x+y)=f(x)+f(y)` is an equation
-        is_defined = all(map(is_name, first.parts[1].parts))
-        is_defined = is_defined or names_in(first.parts[0]).isdisjoint(names_in(last))
+    is_defined = write(first) == ""
+    if not between and _is_application(first) and first.parts[1].kind in ("()", "[]", "prod"):
+        # `f(x)=x+1`, but `P(A)=P(B)` and `f(x+y)=f(x)+f(y)` are equations
+        function, argument = names_in(first.parts[0]), first.parts[1]
+        is_defined = all(map(is_name, argument.parts)) and not _is_application(last)
+        is_defined = is_defined or (function != set() and function.isdisjoint(names_in(last)))
     # `A=lw=12`, but not `x=y=2` or `x=1 if a=2`
-    is_value = not any(map(_has_words, between)) and all(
-        p.kind != "name" and names_in(p).isdisjoint("fgxyz") for p in between
-    )
+    is_value = all(p.kind != "name" and names_in(p).isdisjoint("fgxyz") for p in between)
+    is_value = is_value and not any(map(_has_words, between))
     is_value = is_value and (not names_in(last) or last.kind == "env" != first.kind)
-    if is_defined or (is_value and _is_asked(first, last)):
-        return last
-    numbers = [part for part in node.parts if part.kind == "num"]  # `3*4=12`, but not `1=2`
-    is_worked = len(numbers) < len(node.parts) and last.text != "0"
-    is_worked = is_worked and all(map(_is_computed, node.parts))
-    return (numbers or node.parts)[-1] if is_worked else node
+    is_given = is_value and _is_asked(first, last)
+    is_worked = last.text != "0" and {part.kind for part in node.parts} != {"num"}
+    is_worked = is_worked and all(map(_is_computed, node.parts))  # `3*4=12`, but not `1=2`
+    return last if is_defined or is_given or is_worked else node
 
 
 def _is_computed(node: Node) -> bool:
@@ -206,7 +194,7 @@ def _is_asked(node: Node, value: Node) -> bool:
         return is_name(parts[0]) and (value.kind == "env" or parts[0].text == r"\sigma")
     if kind in _FORMULAS:  # `x+y=1` and `|x|=2` are equations, and so is `a+b=0`
         is_made = value.text != "0" and names_in(node).isdisjoint("xy")
-    else:  # not `\{x\}=0.5`, `\text{true if }x=1`
+    else:  # but not `\{x\}=0.5`
         is_made = kind in _GROUPS or kind == value.kind == r"\{\}"
         said = (part.text for part in parts if kind == "row" and part.kind == "word")
         is_made = is_made and all(map(_OF.fullmatch, said))
@@ -220,7 +208,7 @@ def _is_asked(node: Node, value: Node) -> bool:
 
 def _is_application(node: Node) -> bool:
     r"""`f(x)`, `f'(2)`, `P(A)`, `E[X]`, `\max(a,b)`, `\lim_{x\to0}f(x)`, `\frac{dy}{dx}`."""
-    if node.kind not in ("prod", "row") or node == ZERO_WIDTH:
+    if node.kind not in ("prod", "row") or not node.parts:
         return is_derivative(node)
     name, argument, *others = node.parts
     while name.kind in ("sub", "post", "pow") or name.text == r"\mathbb":

@@ -54,12 +54,10 @@ class Equality:
         """The string that equal answers share, and only they, of a canonical string."""
         if text not in self._keys:
             tree = normal(text)[1]
-            if tree and tree.kind == r"\{\}" and len(tree.parts) == 1:
-                # The set of one number is the number, but `\{x\}` may be a fraction.
+            # The set of one number is the number, but `\{x\}` may be a fraction.
+            if tree and tree.kind == r"\{\}" and len(tree.parts) == 1 and not names_in(tree):
                 (part,) = tree.parts
-                is_set = part.kind == r"\{\}" or part in EMPTY
-                is_open = part.kind not in ("rel", "list") and names_in(part)
-                tree = tree if is_set or is_open else part
+                tree = tree if part.kind == r"\{\}" or part in EMPTY else part
             self._keys[text] = f"text {text}" if tree is None else self._key(tree, text)
         return self._keys[text]
 
@@ -84,13 +82,11 @@ class Equality:
         for written in (set_key,) * is_set + (_relation if kind == "rel" else everywhere,):
             try:
                 return written(node)
-            except LimitError:
-                self.restore([answer])
-            except NoValueError:
-                pass
-        if (
-            kind in ("list", r"\{\}") and text[:1] != "\\"
-        ):  # relations have their letters before them
+            except NoValueError as error:
+                if isinstance(error, LimitError):
+                    self.restore([answer])
+        if kind in ("list", r"\{\}") and text[:1] != "\\":
+            # Relations have their letters before them.
             items = [sign for part in parts for sign in _signed(part)]
             named = ["|".join(sorted(names_in(p))) if p.kind == "rel" else "" for p in items]
             keys = [n + self._key(p, answer) for n, p in zip(named, items, strict=True)]

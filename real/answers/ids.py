@@ -40,8 +40,7 @@ class AnswerIds:
 
     Ids follow the order of first appearance, so an id says nothing about which answer is true (a
     truth that always had id 0 would bias the tie break "first"). They only grow, and never change
-    their meaning. A writing has the id that it equals, or opens a new one. The truth has no say in
-    which responses are merged: without it the ids are the same.
+    their meaning. The truth has no say in which responses are merged.
     """
 
     def __init__(self, truths: Sequence[str | None], equality: Equality | None = None) -> None:

@@ -137,6 +137,8 @@ def test_writings_of_one_answer(group, equality):
         (r"\Re z\Im w", r"\Im z\Re w"),
         (r"\forall x\exists y", r"\exists x\forall y"),
         (r"\cos(180^\circ-x)", r"\cos(180-x)", r"\pi-x", "180-x"),
+        ("P(A)=P(B)", "P(C)=P(B)", "P(B)"),
+        (r"\gcd(a,b)=\gcd(b,c)", r"\gcd(a,c)=\gcd(b,c)", r"\gcd(b,c)"),
         (r"x\mapsto2x", r"2x\mapsto x"), (r"A\leftarrow B", r"B\leftarrow A", r"A\otimes B",
          r"B\otimes A"), (r"\angle ABC=\angle DEF", r"\angle GHI=\angle DEF", r"\angle DEF"),
     ],
