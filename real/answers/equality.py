@@ -3,7 +3,7 @@ r"""Equality of two answers: the one rule for votes, rewards and truth.
 Two answers are equal if their keys are, so equality is an equivalence, in any order of comparisons.
 A key is written from the canonical tree:
 
-1. A scalar formula has the key of its value: a thousand digits, so `0.33` is not `1/3`. With
+1. A scalar formula has the key of its value: 2,400 digits, so `0.33` is not `1/3`. With
    letters it is the values at seven points (`values`).
 2. A set of real numbers, however it is written, has the key of its intervals and points (`sets`).
 3. Other sets, tuples and matrices have the keys of their parts, in order but for sets. `1,2`,
@@ -55,9 +55,10 @@ class Equality:
         if text not in self._keys:
             tree = normal(text)[1]
             # The set of one number is the number, but `\{x\}` may be a fraction.
-            if tree and tree.kind == r"\{\}" and len(tree.parts) == 1 and not names_in(tree):
+            if tree and tree.kind == r"\{\}" and len(tree.parts) == 1:
                 (part,) = tree.parts
-                tree = tree if part.kind == r"\{\}" or part in EMPTY else part
+                is_open = part.kind not in ("rel", "list") and names_in(part)
+                tree = tree if is_open or part.kind == r"\{\}" or part in EMPTY else part
             self._keys[text] = f"text {text}" if tree is None else self._key(tree, text)
         return self._keys[text]
 

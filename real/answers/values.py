@@ -1,4 +1,4 @@
-"""Values of formulas: balls of FLINT, which are numbers of 4,000 bits with bounds on their errors.
+"""Values of formulas: balls of FLINT, which are numbers of 8,400 bits with bounds on their errors.
 
 Nothing here measures time. What is too large, or of what too few bits are certain, is refused, so
 the same formula has the same value, or none, on every machine.
@@ -30,12 +30,12 @@ class LimitError(NoValueError):
     """The value would be too large, or be lost in rounding."""
 
 
-_BITS = 3_600
+_BITS = 8_000
 """Of the numbers that decide: a ball holds one, and is that, or lies between two of them."""
 flint.ctx.prec = _BITS + 400
 _LOST = _BITS // 2
 """Bits by which a term may lie below another one, so that also its square decides."""
-_MAX_BITS, _MAX_ARGUMENT = 20_000, 64
+_MAX_BITS, _MAX_ARGUMENT = 2**40, 64
 """Of exponents: of a value, and of what functions are applied to."""
 _MAX_DEGREE = 100
 """Of the real root of a number below 0."""
@@ -67,7 +67,7 @@ class Point(dict[str, acb]):
         # `|x-9|` is not `9-x`, above it whole, where a floor may be the ceiling.
         size = acb(300 + hashed) / (4001 if salt in (1, 2) else 1009)
         if salt >= N_NEAR:
-            size = 120 + hashed % 90 * 6 + acb(1 - sign) / 1009
+            size = (20 + hashed % 90) * 7_560_000 + acb(1 - sign) / 1009
         return self.setdefault(name, sign * size)
 
 
