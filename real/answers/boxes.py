@@ -23,7 +23,7 @@ _TOKEN = re.compile(
     |(?P<blank>\\(?:{WITH_ARGUMENT})\s{{0,8}}\{{[^{{}}]{{0,200}}\}}|\\(?:{_BLANKS})(?![A-Za-z])
         |\\(?:\\|(?![{{}}]))|[\s$~.,:;!?_\u2026\u25a1]
         |[<(\[]?\b(?i:your|the|final|answer|here)\b[>)\]]?|\u7b54\u6848)
-    |(?P<open>\{{)|(?P<close>\}})|(?P<filled>\\[{{}}]|\w+|.)""",
+    |(?P<open>\{{)|(?P<close>\}})|(?P<filled>(?:\\[{{}}]|.)[^\\{{}}]*)""",
     re.VERBOSE | re.DOTALL,
 )
 """Boxes, braces, and what fills a box or is a blank: a request's dots, and words for the answer."""
