@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from html.entities import html5
 from itertools import groupby
+from unicodedata import category, decomposition, normalize
 
 
 def words(text: str) -> frozenset[str]:
@@ -72,8 +72,8 @@ BARE_UNITS = words("""unit inch inche in foot feet ft yard yd mile mi mph kph km
     cent usd euro rupee yen yuan peso newton joule watt volt kw kwh hz hertz ampere ohm pascal
     kelvin knot point pt bit byte way person people L N J W V percent pct degree deg mol mole kPa
     keV MeV GeV kHz MHz GHz erg calorie kcal cup tablespoon teaspoon decade parsec
-    celsius 元 角 分 厘米 毫米 米 千米 公里 平方厘米 平方米 立方厘米 立方米 克 千克 公斤
-    吨 升 毫升 秒 分钟 时 小时 天 月 年 岁 度""")  # fmt: skip
+    celsius 元 角 分 厘米 毫米 米 千米 公里 平方厘米 平方米 立方厘米 立方米 克 千克 公斤 吨 升 毫升
+    秒 分钟 时 小时 天 月 年 岁 度""")  # fmt: skip
 UNITS = BARE_UNITS | words("K A T C eV Pa AU pc ly kJ MB GB cc amp kmph")
 """Outside of text the latter are products."""
 _LINKS = words("square squared cubic cubed sq cu fl per / * light nautical rad radian radians old")
@@ -99,13 +99,11 @@ _COMPATIBLE = {"<super>": "^{%s}", "<sub>": "_{%s}", "<fraction>": r"\frac{%s}",
 def _plain(text: str) -> str:
     """What Unicode calls compatible with the text, without marks and invisible characters."""
     made = ""
-    for tag, run in groupby(
-        text.translate(_TABLE), lambda c: unicodedata.decomposition(c).split(" ")[0]
-    ):
+    for tag, run in groupby(text.translate(_TABLE), lambda c: decomposition(c).split(" ")[0]):
         between = "," if tag == "<circle>" else ""  # choices: 1 in a circle and so on
-        plain = between.join(unicodedata.normalize("NFKC", sign) for sign in run)
+        plain = between.join(normalize("NFKC", sign) for sign in run)
         made += _COMPATIBLE.get(tag, "%s") % plain.replace("\u2044", "}{").translate(_TABLE)
-    return "".join(c for c in made if unicodedata.category(c) not in ("Cf", "Me"))
+    return "".join(c for c in made if category(c) not in ("Cf", "Me"))
 
 
 def _rewritten(match: re.Match[str]) -> str:
@@ -115,6 +113,7 @@ def _rewritten(match: re.Match[str]) -> str:
     return REWRITTEN.get(name, f"\\{name}") + brace if name else match[0]
 
 
+_ESCAPED_TWICE = "[dt]?frac|sqrt|text|mathrm|left|right|cdot|times|pi|boxed|le|ge|infty|cup"
 _ONE = r" ?(?:\{ ?(\w+) ?\}|(\d+|\w))"
 _C = r"(?:\\mathrm ?\{ ?C ?\}|C)"
 _BEFORE_SET = r"\\(?:cup|cap|in|setminus)(?![A-Za-z])"
@@ -133,12 +132,9 @@ _LATEX = (
     (r"(\\[a-z]+ ?\{ ?)?(?<![\\A-Za-z])(gcd|lcm|max|min)(?(1) ?\})(?= ?\()", r"\\\2 "),
     (r"(?<![\\A-Za-z])sqrt ?(\d+)", r"\\sqrt{\1}"),
     (r"\{ ?\\rm(?![A-Za-z])|\\rm ?\{", r"\\text{"),
-    (
-        r"(?<=[\w}])(?:\\ )? ?\(([a-z] ?\\in(?![a-z]) ?[^()]*)\)$",
-        r", \1",
-    ),  # `k\pi\ (k\in\mathbb{Z})`
+    (r"(?<=[\w}])(?:\\ )? ?\(([a-z] ?\\in(?![a-z]) ?[^()]*)\)$", r", \1"),  # `k\pi\ (k\in S)`
     (r"(?<=\d) ?x ?(?=10 ?\^)", r"\\cdot "),
-    (r"\\\\(?=[A-Za-z])(?!.*\\end)", r"\\"),  # no row ends here: LaTeX that was escaped twice
+    (rf"(?<!\\)\\\\(?=(?:{_ESCAPED_TWICE}|{'|'.join(sorted(FUNCTIONS))})(?![A-Za-z]))", r"\\"),
     (rf"\\(?:{WITH_ARGUMENT})\s*\{{[^{{}}]*\}}|\\(?:boxed|fbox)\s*\{{\s*\}}", r"\\quad "),
     (r"(?<![\^_])\{ ?([:;=<>+-]|\\pm) ?\}|(?<=\d)\{ ?\}(?= ?\^)", r"\1"),
     (r"\\m?(?:left|right)\s*\.|[\"`]", ""),
@@ -148,7 +144,10 @@ _LATEX = (
     (r"\\text\s*\{\s*\(?(?:in )?base(?:[ -]?(\d+)\)?\s*\}|\s*\}[\\ ]*(\d+))$", r"_{\1\2}"),
     (rf"(?:\{{ ?\}}|(?<![^-(+*={{,/])) ?[_^]{_ONE} ?{_C} ?_{_ONE}", r"\\binom{\1\2}{\3\4}"),
     (rf"(?<![\w}}]){_C} ?_(?! ?\{{? ?[12] ?\}}? ?\^){_ONE} ?\^{_ONE}", r"\\binom{\1\2}{\3\4}"),
-    (r"(?<=\d)(?:(st|nd|rd|th)(?![A-Za-z])|\^ ?\{ ?(st|nd|rd|th) ?\})", r"^{\\text{\1\2}}"),
+    (
+        r"(?<=\d)(\^ ?\{ ?)?(\\text ?\{ ?)?(st|nd|rd|th)(?![a-z])(?(2) ?\})(?(1) ?\})",
+        r"\\text{ \3}",
+    ),
     (r"\\mathbb\{R\} ?[\^_] ?(?:\+|\{ ?(?:\+|> ?0) ?\})", r"(0,\\infty)"),
     (r"\\mathbb\{R\} ?_ ?\{ ?\\ge ?0 ?\}", r"[0,\\infty)"),
     (r"(?<=\\mathbb\{R\}) ?- ?(?=\\?\{)", r"\\setminus "),
@@ -165,7 +164,7 @@ _LATEX = (
 
 def folded(text: str) -> str:
     """Text in which variants of a sign or command are one, without Markdown's marks around it."""
-    text = " ".join(unicodedata.normalize("NFC", text).split())
+    text = " ".join(normalize("NFC", text).split())
     for pattern, new in _LATEX if text.isascii() else (*_UNICODE, *_LATEX):
         text = re.sub(pattern, new, text)
     return " ".join(text.split())

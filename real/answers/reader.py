@@ -8,18 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import NamedTuple
 
 from real.answers.notation import FUNCTIONS, GREEK, words
-from real.answers.tokens import Token, is_word, tokenized
-
-
-class Node(NamedTuple):
-    """A node of an answer's structure."""
-
-    kind: str
-    text: str = ""
-    parts: tuple[Node, ...] = ()
+from real.answers.tokens import Node, is_word, tokenized
 
 
 class UnreadableError(ValueError):
@@ -30,13 +21,13 @@ MAX_DEPTH = 40
 """Levels of brackets and arguments. What is deeper is not read."""
 DEGREE = r"^{\circ}"
 
-_END = Token("end", "")
+_END = Node("end", "")
 _RELATIONS = words(r"""= < > \le \ge \ne \in \notin \to \approx \equiv \sim \simeq \cong \subset
     \subseteq \supset \supseteq \perp \parallel \propto \Rightarrow \implies \iff | \mid \mod
     \ll \gg""")  # fmt: skip
 _SET_SIGNS = words(r"\cup \cap \setminus :")
-_CHAINED = dict.fromkeys(_RELATIONS, "rel") | dict.fromkeys(_SET_SIGNS, "setop")
-"""Signs between sides."""
+_CHAINED = {"rel": (_RELATIONS, _RELATIONS | {":"}), "setop": (_SET_SIGNS, _SET_SIGNS - {":"})}
+"""Signs between sides, outside of a set and directly in one."""
 _SIGNS = {"+": "", "-": "neg", r"\pm": "pm", r"\mp": "mp"}
 _PAIRS = {"(": ")", "[": "]", r"\{": r"\}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil",
           r"\langle": r"\rangle", "{": "}"}  # fmt: skip
@@ -54,7 +45,6 @@ _COMMANDS = {r"\frac": ("div", 2), r"\binom": ("binom", 2), r"\abs": ("||", 1),
 """Kinds of commands that are not names, and the number of their arguments."""
 _MATRICES = ("matrix", "bmatrix", "array")
 _LOOSE = words("sum neg pm mp prod over list rel setop mixed pow sub row unit")
-_MINUS_ONE = Node("neg", parts=(Node("num", "1"),))
 ZERO_WIDTH = Node("row")
 """What stands between two separators, or in `{}`: nothing."""
 
@@ -62,14 +52,14 @@ ZERO_WIDTH = Node("row")
 class _Reader:
     """Recursive descent over the tokens of one answer."""
 
-    def __init__(self, tokens: list[Token]) -> None:
+    def __init__(self, tokens: list[Node]) -> None:
         self.tokens = [*tokens, _END, _END]
         self.at = self.depth = 0
         self.opener = ""
         """Of the innermost bracket: in a set a colon means "such that", and a bar closes a bar."""
 
     @property
-    def next(self) -> Token:
+    def next(self) -> Node:
         return self.tokens[self.at]
 
     def take(self, *texts: str) -> str:
@@ -85,10 +75,10 @@ class _Reader:
         if self.next.text in _INFIX:
             kind = _INFIX[self.take()]
             items = [Node(kind, parts=(bare(items[0]), bare(self.chain("rel"))))]
-        while self.next.type == "sep":
+        while self.next.kind == "sep":
             sign = self.take()
             # There may be two of them: `1, 2, and 3`.
-            if self.next.text not in _CLOSERS and self.next.type not in ("sep", "end"):
+            if self.next.text not in _CLOSERS and self.next.kind not in ("sep", "end"):
                 signs.append(sign)
                 items.append(self.chain("rel"))
         if all(item.kind == "rel" for item in items):
@@ -110,16 +100,13 @@ class _Reader:
     def chain(self, kind: str) -> Node:
         """Sides and the signs between them; the first side may be missing, as in `= 5`."""
         side = self.sum if kind == "setop" else lambda: self.chain("setop")
+        known = _CHAINED[kind][self.opener == r"\{"]
         is_missing = self.next.text in _RELATIONS and self.next.text != "|"
         sides, signs = [ZERO_WIDTH if is_missing else side()], []
-        while self.next.text != self.opener and self.sign_kind() == kind:
+        while self.next.text in known and self.next.text != self.opener:
             signs.append(self.take())
             sides.append(side())
         return Node(kind, " ".join(signs), tuple(sides)) if signs else sides[0]
-
-    def sign_kind(self) -> str | None:
-        is_such_that = self.next.text == ":" and self.opener == r"\{"
-        return "rel" if is_such_that else _CHAINED.get(self.next.text)
 
     def sum(self) -> Node:
         terms: list[Node] = []
@@ -149,7 +136,7 @@ class _Reader:
                     raise UnreadableError  # the slash of `\sin x/2` may stand within the argument
                 else:
                     factors = [Node("div", parts=(bare(_tied(kind, factors)), bare(right)))]
-            elif token.type == "word" and before.kind != "word":
+            elif token.kind == "word" and before.kind != "word":
                 is_slashed = False
                 if kind == "row":
                     factors[-1] = self.unit(before)
@@ -170,10 +157,9 @@ class _Reader:
                 return _tied(kind, factors)
 
     def starts_factor(self) -> bool:
-        kind, text = self.next
+        kind, text, _ = self.next
         if text not in _BARS:
-            is_opened = kind not in ("op", "sep", "end") or text in _PAIRS
-            return is_opened and text not in _NO_FACTOR
+            return (kind not in ("op", "sep", "end") or text in _PAIRS) and text not in _NO_FACTOR
         # Of bars from here on to the end of the bracket an odd number starts with a sign.
         level = n_bars = 0
         for token in self.tokens[self.at :]:
@@ -196,8 +182,6 @@ class _Reader:
                 base, *powers = node.parts if node.kind == "pow" else (node,)  # `x^2_1`
                 node = Node("sub", parts=(base, shifted))
                 node = Node("pow", parts=(node, *powers)) if powers else node
-            elif shifted.kind == "word" and shifted.text in ("th", "st", "nd", "rd"):
-                node = Node("unit", shifted.text, (node,))
             elif shifted.text in (r"\circ", "o"):
                 node = Node("post", DEGREE, (node,))
             elif node.kind == "pow":
@@ -211,11 +195,12 @@ class _Reader:
         if self.depth > MAX_DEPTH:
             raise UnreadableError
         token = self.next
-        if token.type in ("num", "let"):
-            node = Node("num" if token.type == "num" else "name", self.take())
-        elif token.type == "word":
+        if token.kind in ("num", "name"):
+            node = token
+            self.at += 1
+        elif token.kind == "word":
             words = self.take()
-            while self.next.type == "word":
+            while self.next.kind == "word":
                 words += f" {self.take()}"
             node = Node("word" if len(words) > 1 else "name", words)
         elif token.text == "-" and self.tokens[self.at - 1].text != "-":  # `2\cdot-3`, `10^-3`
@@ -223,9 +208,9 @@ class _Reader:
             node = Node("()", parts=(Node("neg", parts=(self.factor(),)),))
         elif token.text in _PAIRS or token.text in _BARS:
             node = self.bracket()
-        elif token.type == "begin":
+        elif token.kind == "begin":
             node = self.environment()
-        elif token.type == "cmd" and token.text not in _NO_FACTOR:
+        elif token.kind == "cmd" and token.text not in _NO_FACTOR:
             node = self.command()
         else:
             raise UnreadableError
@@ -247,8 +232,8 @@ class _Reader:
     def argument(self) -> Node:
         """One argument of a command: a group, or the next digit, letter, word or command."""
         token = self.next
-        if token.type == "num" and len(token.text) > 1 and token.text.isdigit():
-            self.tokens[self.at] = Token("num", token.text[1:])
+        if token.kind == "num" and len(token.text) > 1 and token.text.isdigit():
+            self.tokens[self.at] = Node("num", token.text[1:])
             return Node("num", token.text[0])
         return bare(self.base())
 
@@ -262,16 +247,15 @@ class _Reader:
         if name[1:] in FUNCTIONS:
             return self.function(name)
         kind, n_arguments = _COMMANDS.get(name, ("name", 0))
-        if name == r"\Delta" and (self.next.type == "let" or self.next.text[1:] in GREEK):
-            n_arguments = 1
-        if n_arguments == 1 and kind not in ("cmd", "name") and self.next.text not in ("(", "{"):
-            return Node("name", name)
+        if name == r"\Delta" and (self.next.kind == "name" or self.next.text[1:] in GREEK):
+            kind, n_arguments = "cmd", 1
+        if n_arguments == 1 and kind != "cmd" and self.next.text not in ("(", "{"):
+            kind, n_arguments = "name", 0  # a word, as in `floor 2`
         arguments = [self.argument() for _ in range(n_arguments)]
         while n_arguments == 0 and self.next.text == "{":
             arguments.append(self.argument())
-        if kind in ("cmd", "name"):
-            return Node("cmd" if arguments else kind, name, tuple(arguments))
-        return Node(kind, parts=tuple(arguments))
+        kind = "cmd" if kind == "name" and arguments else kind
+        return Node(kind, name if kind in ("cmd", "name") else "", tuple(arguments))
 
     def function(self, name: str) -> Node:
         r"""`\sin^2 2x`, `\log_2(x)`, `\ln x`; the name alone where no argument follows."""
@@ -280,23 +264,24 @@ class _Reader:
         node, *index = node.parts if node.kind == "sub" else (node,)
         if node.kind == "post":
             return marked
+        if not index and [*map(write, power)] == ["-1"] and f"arc{name[1:]}" in FUNCTIONS:
+            name, power = rf"\arc{name[1:]}", []
+            marked = Node("name", name)
         factors = [self.base()] if self.next.text == "(" else []
-        is_over = bool(factors) or (self.next.type == "word" and len(self.next.text) > 1)
+        is_over = bool(factors) or (self.next.kind == "word" and len(self.next.text) > 1)
         while not is_over and self.starts_factor():
             factors.append(self.factor())
-            is_over = self.next.type not in ("cmd", "let") or self.next.text[1:] in FUNCTIONS
+            is_over = self.next.kind not in ("cmd", "name") or self.next.text[1:] in FUNCTIONS
         if not factors:
             return marked
-        if power == [_MINUS_ONE] and f"arc{name[1:]}" in FUNCTIONS:
-            name, power = rf"\arc{name[1:]}", []
         node = Node("func", name, (bare(_tied("prod", factors)), *index))
         return Node("pow", parts=(node, *power)) if power else node
 
     def environment(self) -> Node:
         """Rows of cells; an array or a matrix in round or square brackets are one."""
         name = self.take()[len(r"\begin{") : -1]
-        sign, ends = "&", ("&", r"\\", rf"\end{{{name}}}")
-        rows: list[list[Node]] = [[]]
+        sign, ends = r"\\", ("&", r"\\", rf"\end{{{name}}}")
+        rows: list[list[Node]] = []
         while sign != ends[-1]:
             if sign == r"\\":
                 rows.append([])
@@ -304,8 +289,8 @@ class _Reader:
             sign = self.take(*ends)
         if rows[-1] == [ZERO_WIDTH]:
             rows.pop()
-        if len(rows) == len(rows[0]) == 1 and name not in _MATRICES and "matrix" not in name:
-            return rows[0][0]
+        if len(rows) == 1 == len(rows[0]) and not name.endswith(("matrix", "array")):
+            return Node("()", parts=(rows[0][0],))
         cells = tuple(Node("cells", parts=tuple(row)) for row in rows)
         return Node("env", "pmatrix" if name in _MATRICES else name, cells)
 
@@ -314,9 +299,9 @@ class _Reader:
         words: list[str] = []
         while True:
             token, behind = self.tokens[self.at : self.at + 2]
-            is_letter = token.type == "let" and words[-1] in "/*"
-            is_joint = token.text in ("/", r"\cdot") and behind.type in ("word", "let")
-            if token.type == "word" or is_letter or is_joint:
+            is_letter = token.kind == "name" and words[-1] in "/*"
+            is_joint = token.text in ("/", r"\cdot") and behind.kind in ("word", "name")
+            if token.kind == "word" or is_letter or is_joint:
                 words.append(self.take().replace(r"\cdot", "*"))
             elif token.text == "^":
                 self.at += 1
@@ -340,17 +325,14 @@ def _tied(kind: str, factors: list[Node]) -> Node:
 
 CONSTANTS = (r"\pi", "e", "i")
 _LETTERS = GREEK | words("ell hbar")
+_LETTER_MARKS = (r"\vec", r"\hat", r"\tilde", r"\Delta")
 
 
 def is_name(node: Node) -> bool:
     """A letter or command that has no value of its own, perhaps with an index or a mark."""
     if node.text in CONSTANTS:  # but `e_1` and `\hat i` are names
         return False
-    while node.parts and (
-        node.kind == "sub"
-        or node.text[:1] == "'"
-        or node.text in (r"\vec", r"\hat", r"\tilde", r"\Delta")
-    ):
+    while node.parts and (node.kind == "sub" or node.text[:1] == "'" or node.text in _LETTER_MARKS):
         node = node.parts[0]
     name = node.text.removeprefix("\\")  # not every command is a letter: `x\mapsto 2x`
     is_letter = name == node.text or name.removeprefix("var").lower() in _LETTERS

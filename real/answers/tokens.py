@@ -1,12 +1,13 @@
 r"""Tokens of an answer's text: Unicode folded, commands spelt one way, digits of a number joined.
 
-Types: `num`, `let` (one letter), `word` (letters of text, which are no product), `cmd`, `sep` (a
+Kinds: `num`, `name` (one letter), `word` (letters of text, which are no product), `cmd`, `sep` (a
 comma, `or`, `and`), `begin` and `end` of an environment, `op`.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from decimal import Decimal
 from itertools import groupby, takewhile
 from typing import NamedTuple
@@ -14,19 +15,23 @@ from typing import NamedTuple
 from real.answers.notation import BARE, BARE_UNITS, REWRITTEN, SHORT_WORDS, TEXTS, UNITS, is_unit
 
 
-class Token(NamedTuple):
-    """A piece of LaTeX."""
+class Node(NamedTuple):
+    """A node of an answer's structure; without parts it may be a token."""
 
-    type: str
-    text: str
+    kind: str
+    text: str = ""
+    parts: tuple[Node, ...] = ()
 
 
 _BETWEEN = r"(?:'|(?:\ |\\,)?\{,\ ?\}(?:\ |\\,)?|,\\!\ ?|\\(?:[,!:;>\ ]|thinspace\ ?)|[\ ~])"
+_CLOSED = r"(?:[^()\[\]\\]|\\\{[^{}]*\}|\\[^}]|\([^()]*\)|\[[^\[\]]*\])*+(?:[)\]]|\\\})"
+"""What is behind a number in brackets: (1,234) is a pair."""
 _DOT = r"\\dot\ ?(?:\{\d\}|\d)"
 _GROUP = r"[^{}\\]|\\."
 _INNER = rf"(?:{_GROUP}|\{{(?:{_GROUP}|\{{(?:{_GROUP})*+\}})*+\}})*+"
 _PATTERN = rf"""(?P<space>(?:\s|~|\\[,!;:>\ ]|\\(?:q?quad|enspace|(?:thin)?space)(?![A-Za-z]))*+)
-    (?:(?P<grouped>(?<![\d,])(?<!\d\ )[1-9]\d{{0,2}}(?:,\d{{3}})+(?!,?\d|\.\d+\.)(?:\.\d+)?
+    (?:(?P<grouped>(?<![\d,])(?<!\d\ )[1-9]\d{{0,2}}(?:(?:,0\d\d)+|(?:,\d{{3}})+(?!{_CLOSED}))
+            (?!,?\d|\.\d+\.)(?:\.\d+)?
         |[1-9]\d{{0,2}}(?:{_BETWEEN}\d{{3}}(?!\d))+(?:\.\d+)?
         |\d+\.\d{{3}}(?:\\,\d{{3}})*\\,\d{{1,3}}(?!\d))
     |(?P<period>\d*\.\d*\ ?(?:\\overline\ ?(?:\{{\ ?\d+\ ?\}}|\d+)|\(\d+\)|{_DOT}(?:\d*{_DOT})?))
@@ -51,55 +56,44 @@ _PRODUCTS = ("mg", "hr", "ms", "ft", "in")
 _SKIPPED = ("", "$", r"\$", r"\(", r"\)", r"\[", r"\]")
 
 
-def tokenized(text: str) -> list[Token]:
-    """The tokens of a folded text."""
-    tokens: list[Token] = []
-    _add_tokens(tokens, text, in_text=False)
-    return tokens
-
-
-def _add_tokens(tokens: list[Token], text: str, in_text: bool) -> None:
+def tokenized(text: str, before: Sequence[Node] = (), in_text: bool = False) -> list[Node]:
+    """The tokens of a folded text, or of a part of it, and those before it."""
+    tokens = list(before)
     for match in (_TEXT_TOKEN if in_text else _TOKEN).finditer(text):
         kind = str(match.lastgroup)
-        piece, start, last = match[kind], len(tokens), tokens[-1] if tokens else Token("op", "")
-        is_wide = "quad" in match["space"] or last.type == "num"
+        piece, start, last = match[kind], len(tokens), tokens[-1] if tokens else Node("op", "")
+        is_behind = last.kind in ("num", "cmd") or last.text in (")", "}")
+        is_behind = is_behind or (last.kind == "word" and last.text in BARE_UNITS)
+        is_wide = "quad" in match["space"] or last.kind == "num"
         if is_wide and match["space"] and _SIDE.match(text, match.end("space")):
-            item = takewhile(lambda token: token.type != "sep", reversed(tokens))
+            item = takewhile(lambda token: token.kind != "sep", reversed(tokens))
             if any(token.text in ("=", "<", ">", r"\le", r"\ge") for token in item):
-                tokens.append(Token("sep", ","))  # `x=3\quad y=4`, `m=3 n=4`
-        is_behind = last.type in ("num", "cmd") or last.text in (")", "}", *BARE_UNITS)
-        if kind == "grouped" and re.search(r"(?<!\\),[1-9]", piece) and _is_open(tokens):
-            _add_tokens(tokens, piece.replace(",", " , "), in_text)  # (1,234) is a pair
-        elif kind in ("grouped", "period", "num"):
-            tokens.append(Token("num", _number(kind, piece)))
+                tokens.append(Node("sep", ","))  # `x=3\quad y=4`, `m=3 n=4`
+        if kind in ("grouped", "period", "num"):
+            tokens.append(Node("num", _number(kind, piece)))
         elif kind in ("word", "begin", "end", "cmd"):
             kind = "sep" if piece in (r"\lor", r"\land") else kind
-            tokens.append(Token(kind, re.sub(r"[\s*]|\bd(?=cases)|small(?=matrix)", "", piece)))
+            tokens.append(Node(kind, re.sub(r"[\s*]|\bd(?=cases)|small(?=matrix)", "", piece)))
         elif kind == "text":
-            _add_tokens(tokens, match["inner"], in_text=True)
+            tokens = tokenized(match["inner"], tokens, in_text=True)
             is_behind = is_behind and not text.startswith("_", match.end())
             tokens[start:] = _of_text(tokens[start:], is_behind)
         elif kind == "unit" and is_behind and _is_unit(match, last):
-            tokens.append(Token("word", piece))
+            tokens.append(Node("word", piece))
         elif kind in ("unit", "let"):
             tokens += _letters(re.sub("[. ]", "", piece), in_text)
         elif piece not in _SKIPPED:
             sign = REWRITTEN.get(piece, piece)
             kind = "sep" if sign in (",", ";") else "cmd" if sign[1:].isalpha() else "op"
-            tokens.append(Token(kind, sign))
+            tokens.append(Node(kind, sign))
+    return tokens
 
 
-def _is_unit(match: re.Match[str], last: Token) -> bool:
+def _is_unit(match: re.Match[str], last: Node) -> bool:
     """Two letters behind a quantity are one unit and no product."""
     if not match["space"].strip(r"\!"):
-        return last.type == "num" and match["unit"] in ("cm", "mm", "kg")
-    return last.type == "num" or match["unit"] not in _PRODUCTS
-
-
-def _is_open(tokens: list[Token]) -> bool:
-    """More brackets open than close."""
-    texts = [token.text for token in tokens]
-    return sum(map(texts.count, ("(", "[", r"\{"))) > sum(map(texts.count, (")", "]", r"\}")))
+        return last.kind == "num" and match["unit"] in ("cm", "mm", "kg")
+    return last.kind == "num" or match["unit"] not in _PRODUCTS
 
 
 def _number(kind: str, piece: str) -> str:
@@ -121,24 +115,24 @@ def is_word(run: str) -> bool:
     return is_unit(run) or (is_cased and is_spoken and not is_product)
 
 
-def _letters(run: str, in_text: bool) -> list[Token]:
+def _letters(run: str, in_text: bool) -> list[Node]:
     if run.lower() in BARE and not (in_text and run in UNITS):  # `\text{cup}`
-        return [Token("cmd", REWRITTEN.get(run.lower(), "\\" + run.lower()))]
+        return [Node("cmd", REWRITTEN.get(run.lower(), "\\" + run.lower()))]
     in_text = in_text or is_word(run) or run.lower() in SHORT_WORDS or not run.isascii()
     if len(run) == 1 or not in_text:
-        return [Token("let", letter) for letter in run]
-    return [Token("sep" if run in ("or", "and") else "word", run)]
+        return [Node("name", letter) for letter in run]
+    return [Node("sep" if run in ("or", "and") else "word", run)]
 
 
-def _of_text(tokens: list[Token], is_behind: bool) -> list[Token]:
+def _of_text(tokens: list[Node], is_behind: bool) -> list[Node]:
     """Only a letter that stands alone is one: the `a` of `a cat` is a word; `II` are two."""
-    items: list[Token] = []
-    for _, group in groupby(tokens, lambda token: token.type == "sep"):
+    items: list[Node] = []
+    for _, group in groupby(tokens, lambda token: token.kind == "sep"):
         item = list(group)
         if len(item) == 1 and re.fullmatch("[A-Z]{2}", item[0].text) and not is_behind:
             item = _letters(item[0].text, False)
-        elif any(t.type == "word" for t in item) or (is_behind and item[0].text in UNITS):
-            item = [t._replace(type="word") if t.type == "let" else t for t in item]
+        elif any(t.kind == "word" for t in item) or (is_behind and item[0].text in UNITS):
+            item = [t._replace(kind="word") if t.kind == "name" else t for t in item]
         items += item
         is_behind = False
     return items
