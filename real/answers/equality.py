@@ -25,15 +25,7 @@ from real.answers.canonical import names_in, normal
 from real.answers.notation import words
 from real.answers.reader import Node, read, write
 from real.answers.sets import EMPTY, NAMED, set_key
-from real.answers.values import (
-    LimitError,
-    NoValueError,
-    Point,
-    everywhere,
-    isolated,
-    settled,
-    value,
-)
+from real.answers.values import LimitError, NoValueError, Point, everywhere, isolated, value
 
 _TURNED = {">": "<", r"\ge": r"\le", r"\supset": r"\subset", r"\supseteq": r"\subseteq"}
 _SETS = ("rel", "setop", "list", "()", "[]", "(]", "[)")
@@ -129,7 +121,7 @@ def _relation(node: Node) -> str:
             if all(text != everywhere(read(other)) for other in names):  # `y=x`
                 return text
     scale = scale if sign == "=" and scale.imag == 0 else abs(scale)  # which stays complex
-    difference = everywhere(gap, lambda node, at: settled(value(node, at) / scale))
+    difference = everywhere(gap, lambda node, at: value(node, at, scale))
     if difference in _UNITS:  # `x+1=x`: no letter is left
         raise NoValueError
     return f"{sign} {difference}"

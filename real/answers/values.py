@@ -45,6 +45,8 @@ _TURNING = (read("-1"), read("T"))
 _FAULTS = (ArithmeticError, AttributeError, TypeError, ValueError, LookupError)
 _NUMBERS = (acb.pi(), acb(1).exp(), acb(0, 1), acb.pi() / 180)
 _CONSTANTS = dict(zip((*CONSTANTS, DEGREE), _NUMBERS, strict=True))
+_INVERTED = {"arccot": "arctan", "arcsec": "arccos", "arccsc": "arcsin"}
+"""Functions of the inverse of a number."""
 _BASES = {"ln": _CONSTANTS["e"], "log": acb(10), "lg": acb(10)}
 
 
@@ -62,12 +64,12 @@ class Point(dict[str, acb]):
         far = code // 4 + 1
         signs = (0, code, ~code, code >> 1, far, far >> 1, far >> 2)
         sign = -1 if signs[salt] & 1 else 1
-        hashed = zlib.crc32(f"{name} {salt}".encode()) % 3001
+        odd = zlib.crc32(f"{name} {salt}".encode()) % 2**20 | 1
         # On either side of 0 also below 1, where `|x^2-1|` is not `x^2-1`; and far from 0, where
         # `|x-9|` is not `9-x`, above it whole, where a floor may be the ceiling.
-        size = acb(300 + hashed) / (4001 if salt in (1, 2) else 1009)
+        size = acb(3 * (odd + 2**17)) / 2 ** (22 if salt in (1, 2) else 20)
         if salt >= N_NEAR:
-            size = (20 + hashed % 90) * 7_560_000 + acb(1 - sign) / 1009
+            size = (20 + odd % 90) * 7_560_000 + (acb(odd) / 2**20 if sign < 0 else acb(0))
         return self.setdefault(name, sign * size)
 
 
@@ -75,10 +77,10 @@ N_POINTS, N_NEAR = 7, 4
 """Points at which formulas with letters are compared; those near 0, which come first."""
 
 
-def value(node: Node, at: Mapping[str, acb]) -> acb:
-    """The value where letters have values; NoValueError where it has none."""
+def value(node: Node, at: Mapping[str, acb], scale: acb | arb | None = None) -> acb:
+    """The value where letters have values, in units of the scale; NoValueError without one."""
     try:
-        return _value(node, at)
+        return _value(node, at) if scale is None else settled(_value(node, at) / scale)
     except _FAULTS as error:
         raise NoValueError from error
 
@@ -127,15 +129,16 @@ def settled(number: acb) -> acb:
     """The ball, or the number of few bits in it; LimitError where too few bits are certain."""
     if not number.is_finite():
         raise NoValueError
-    return acb(*map(_settled_part, (number.real, number.imag)))
+    real, imaginary = _settled_part(number.real), number.imag
+    return acb(real) if imaginary == 0 else acb(real, _settled_part(imaginary))
 
 
 def _settled_part(part: arb) -> arb:
     if part.contains(0):
         return arb(0)
-    if part.rel_accuracy_bits() < _BITS + 200 or abs(_order(part)) > _MAX_BITS:
-        raise LimitError
     n_places = _BITS - _order(part)
+    if part.rel_accuracy_bits() < _BITS + 200 or abs(n_places) > _MAX_BITS:
+        raise LimitError
     whole = None if part.is_exact() else (part * arb((1, n_places))).unique_fmpz()
     return part if whole is None else arb((whole, -n_places))
 
@@ -173,12 +176,10 @@ def _power(base: acb, exponent: acb) -> acb:
     return base**exponent
 
 
-_INVERTED = {"arccot": "arctan", "arcsec": "arccos", "arccsc": "arcsin"}
-
-
 def _function(name: str, argument: acb, *index: acb) -> acb:
     if name in _BASES:
-        return argument.log() / (*index, _BASES[name])[0].log()
+        base, *_ = *index, _BASES[name]
+        return argument.log() / base.log()
     if name in _INVERTED:
         argument, name = 1 / argument, _INVERTED[name]
     if abs(_order(argument)) > _MAX_ARGUMENT:
@@ -202,7 +203,7 @@ _OPERATIONS: dict[str, Callable[..., acb]] = {
     "root": lambda a, index: _power(a, 1 / index),
     "post": lambda a, mark: _factorial(a) if mark == "!" else a * _CONSTANTS[mark],
     "func": lambda *inner: _function(inner[-1][1:], *inner[:-1]),
-    "binom": lambda n, k: _factorial(n) / _times(_factorial(k), _factorial(n - k)),
+    "binom": lambda n, k: _factorial(n) / (_factorial(k) * _factorial(n - k)),
     "||": lambda a: acb(abs(a)), "()": operator.pos, "[]": operator.pos,
     r"\lfloor\rfloor": _floor, r"\lceil\rceil": lambda a: -_floor(-a),
 }  # fmt: skip

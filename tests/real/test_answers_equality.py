@@ -75,7 +75,9 @@ from real.vote.decide import Supervisor
         ("T", r"\text{The answer is }\text{T}"),
         (r"\begin{cases}1&x>0\\0&x\le0\end{cases}", r"y=\begin{cases}1&x>0\\0&x\le0\end{cases}"),
         ("[1,2;3,4]", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}"),
-        (r"(1,2)\cup(5,6)", r"x>1,x<2\text{ or }x>5,x<6"),
+        (r"(1,2)\cup(5,6)", r"x>1,x<2\text{ or }x>5,x<6"), ("2^{200}", r"(\sqrt2)^{400}"),
+        (r"\frac{3^{2024}-1}{2}", r"\frac12(3^{2024}-1)"), ("x^{60}", r"\frac{x^{60}}{7}\cdot7"),
+        (r"\binom{n}{k}", r"\frac{n!}{k!(n-k)!}", r"\binom{n}{n-k}"), ("e^{3x}", "y=e^{3x}"),
     ],
 )  # fmt: skip
 def test_writings_of_one_answer(group, equality):
@@ -139,6 +141,11 @@ def test_writings_of_one_answer(group, equality):
         (r"\cos(180^\circ-x)", r"\cos(180-x)", r"\pi-x", "180-x"),
         ("P(A)=P(B)", "P(C)=P(B)", "P(B)"),
         (r"\gcd(a,b)=\gcd(b,c)", r"\gcd(a,c)=\gcd(b,c)", r"\gcd(b,c)"),
+        ("6-5i=2x+1", "7-3i=5x+1"), ("z^2=i", "z^2=-i"), ("|hx|", "hx"), (r"\lfloor i\rfloor", "0"),
+        (r"\cos(10^{-300})", "1"), ("e^{10^{-300}}", "1"), ("1-10^{-2000}", "1"),
+        ("(2^{2024}-1)(2^{2024}+1)", "2^{4048}"),
+        (r"\frac{10^{1000}-1}{7}", r"\frac{10^{1000}}{7}"), (r"(1,2),(3,4)", r"(1,2)\cup(3,4)"),
+        (r"\lfloor2048x\rfloor", "2048x"),
         (r"x\mapsto2x", r"2x\mapsto x"), (r"A\leftarrow B", r"B\leftarrow A", r"A\otimes B",
          r"B\otimes A"), (r"\angle ABC=\angle DEF", r"\angle GHI=\angle DEF", r"\angle DEF"),
     ],
