@@ -50,7 +50,7 @@ def normal(answer: str) -> tuple[str, Node | None]:
 
 _HELD = frozenset(("list", "setop", "rel", "env", "cells", "()", "[]", "(]", "[)", r"\{\}"))
 _PREAMBLE = re.compile(r"""(?x: (?:final[ ])?ans(?:wer)? | option|choice|base|rs|usd
-    | 答案.? | (?!.*\bn(?:o|ot|one|or|ever|either|othing)\b).*[ ](?:is|are|equals)
+    | 答案.? | (?!.*\b(?:n(?:o|ot|one|or|ever|either|othing)|unless|except\w*)\b).*[ ](?:is|are|equals)
     )""")  # fmt: skip
 """Words before an answer, but not `none of these is`."""
 _OF = re.compile("""(?ix: (?:.*[ ])?(?:of|is|are) | so|thus|hence|let|therefore | angle|area|side
@@ -127,7 +127,7 @@ def _without(node: Node) -> Node:
             if all(part.kind != "rel" for part in others):
                 return Node("rel", r"\notin", (name, Node(r"\{\}", parts=(one, *others))))
         case ("setop", ":", (("word", said, _), *_, last)):
-            return node if said.lower() in ("yes", "no", "true", "false") else last
+            return node if said.lower() in ("yes", "no", "not", "true", "false") else last
         case ("row", _, (("word", said, _), last)) if _PREAMBLE.fullmatch(said.lower()):
             return last
         case ("row", _, parts):

@@ -78,7 +78,7 @@ def tokenized(text: str, before: Sequence[Node] = (), in_text: bool = False) -> 
             tokens = tokenized(match["inner"], tokens, in_text=True)
             is_behind = is_behind and not text.startswith("_", match.end())
             tokens[start:] = _of_text(tokens[start:], is_behind)
-        elif kind == "unit" and is_behind and _is_unit(match, last):
+        elif kind == "unit" and is_behind and _is_unit(match, tokens):
             tokens.append(Node("word", piece))
         elif kind in ("unit", "let"):
             tokens += _letters(re.sub("[. ]", "", piece), in_text)
@@ -89,11 +89,12 @@ def tokenized(text: str, before: Sequence[Node] = (), in_text: bool = False) -> 
     return tokens
 
 
-def _is_unit(match: re.Match[str], last: Node) -> bool:
+def _is_unit(match: re.Match[str], tokens: list[Node]) -> bool:
     """Two letters behind a quantity are one unit and no product."""
+    is_number = tokens[-1].kind == "num" and tokens[-2:-1] != [Node("cmd", r"\sqrt")]
     if not match["space"].strip(r"\!"):
-        return last.kind == "num" and match["unit"] in ("cm", "mm", "kg")
-    return last.kind == "num" or match["unit"] not in _PRODUCTS
+        return is_number and match["unit"] in ("cm", "mm", "kg")
+    return is_number or match["unit"] not in _PRODUCTS
 
 
 def _number(kind: str, piece: str) -> str:
