@@ -50,8 +50,8 @@ def normal(answer: str) -> tuple[str, Node | None]:
 
 _HELD = frozenset(("list", "setop", "rel", "env", "cells", "()", "[]", "(]", "[)", r"\{\}"))
 _PREAMBLE = re.compile(r"""(?x: (?:final[ ])?ans(?:wer)? | option|choice|base|rs|usd
-    | 答案.? | (?!.*\b(?:n(?:o|ot|one|or|ever|either|othing)|unless|except\w*)\b).*[ ](?:is|are|equals)
-    )""")  # fmt: skip
+    | 答案.? | (?!.*\b(?:n(?:o|ot|one|or|ever|either|othing)|unless|except\w*)\b)
+    .*[ ](?:is|are|equals))""")  # fmt: skip
 """Words before an answer, but not `none of these is`."""
 _OF = re.compile("""(?ix: (?:.*[ ])?(?:of|is|are) | so|thus|hence|let|therefore | angle|area|side
     | var|cov|tr|re|im|rank|lcm)""")  # fmt: skip
