@@ -45,21 +45,21 @@ def choose_label(
 def winner(
     scores: Sequence[Any], old: int, tie: float, first: bool, incumbent: bool
 ) -> tuple[Any, int, int]:
-    """Return the highest score, how many answers have it, and which of them wins."""
+    """Return the highest score, how many have it up to rounding, and which answer wins."""
     top, n_tied, label = scores[0], 0, 0
     for a in range(len(scores)):
-        if scores[a] > top:
+        if scores[a] > (1 + ROUNDING) * top:
             top, n_tied, label = scores[a], 0, a
-        n_tied += scores[a] == top
+        n_tied += scores[a] >= (1 - ROUNDING) * top
     if n_tied == 1 or first:
         return top, n_tied, label
-    if incumbent and 0 <= old < len(scores) and scores[old] == top:
+    if incumbent and 0 <= old < len(scores) and scores[old] >= (1 - ROUNDING) * top:
         return top, n_tied, old
     # In single precision a number just below 1 can round up to 1.
     n_left = min(int(tie * n_tied), n_tied - 1)
     while n_left > 0:
         label += 1
-        n_left -= scores[label] == top
+        n_left -= scores[label] >= (1 - ROUNDING) * top
     return top, n_tied, label
 
 

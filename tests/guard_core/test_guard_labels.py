@@ -79,6 +79,13 @@ CLOSE = [[30, 34], [22, 42], [34, 30], [0, 64], [1, 63]]
         ({"label_from": "memory", "discount": 0.9}, [40, 0], [[0, 10]] * 3, [0, 0, 0]),
         ({"label_from": "memory"}, [40, 0], [[0, 10]] * 3, [0, 0, 0]),
         ({"label_from": "memory", "discount": 0.5}, [40, 0], [[0, 0], [0, 0], [0, 11]], [0, 0, 1]),
+        # A tie: .8 * 1 + 4 is .8 * 6, though .8 * 6 is more as a double.
+        (
+            {"label_from": "memory", "discount": 0.8, "tie_break": "first"},
+            None,
+            [[1, 6], [4, 0]],
+            [1, 0],
+        ),
         # Hysteresis keeps a label that is nearly as frequent.
         ({"hysteresis": 0.4}, [40, 24], CLOSE, [0, 1, 1, 1, 1]),
         ({"hysteresis": 1.0}, [40, 24], CLOSE, [0, 0, 0, 1, 1]),
