@@ -102,28 +102,28 @@ def compare(
 
 
 def _lines(study: Study) -> list[str]:
-    """Return the vote before training, then every arm with its difference to this vote."""
-    votes: list[str] = []
+    """Return the vote before training on most seeds, then every arm with its difference to it."""
+    votes: list[tuple[int, str]] = []
     lines: list[str] = []
     for name in study.arms:
         if not (traces := study.traces(name)):
             lines.append(f"{arm(name).title}: no run finished")
             continue
         rows = with_vote(over_steps(gather(traces)[0]), ["replicate"])
-        vote = estimate(floats(where(rows, arm=VOTE), METRIC))
-        gap = difference(rows, rows["arm"].iloc[-1], VOTE, METRIC)
+        vote, named = estimate(floats(where(rows, arm=VOTE), METRIC)), rows["arm"].iloc[-1]
+        gap = difference(rows, named, VOTE, METRIC)
         over = f"{gap.mean:+.1f} points [{interval_of(gap, 'pair')}]"
-        start = np.mean([trace.evals["pass_at_1"].iloc[0] for trace in traces])
-        final = estimate(np.array([trace.evals["pass_at_1"].iloc[-1] for trace in traces]))
+        scores = (floats(where(rows, arm=named), score) for score in ("pass_start", METRIC))
+        start, final = (estimate(score / 100) for score in scores)
         before, after = np.mean([unread_shares(trace) for trace in traces], axis=0)
-        score = f"pass@1 {start:.3f} -> {mean_sd(final.mean, final.sd, 3)}"
+        score = f"pass@1 {start.mean:.3f} -> {mean_sd(final.mean, final.sd, 3)}"
         line = f"{arm(name).title}: {score if final.n else 'no true answers'}"
         line += f" ({counted(len(traces), 'seed')}), unread {before:.1%} -> {after:.1%}"
         lines.append(line + f", minus the vote {over}" * (gap.n > 0))
         if vote.n:
             shown = mean_sd(vote.mean / 100, vote.sd / 100, 3)
-            votes.append(f"{title(VOTE)}: right {shown} ({counted(vote.n, 'seed')})")
-    return [*votes[:1], *lines]
+            votes.append((vote.n, f"{title(VOTE)}: right {shown} ({counted(vote.n, 'seed')})"))
+    return [*(text for _, text in sorted(votes)[-1:]), *lines]
 
 
 def _check(

@@ -23,7 +23,7 @@ from lab.trace.manifest import command, read_manifest
 from lab.trace.trace import RunFolder, load
 from real import train
 from real.__main__ import main
-from real.compare import CLOSE, MAX_TRIES, compare
+from real.compare import CLOSE, MAX_TRIES, _lines, compare
 from real.jobs import find_places, run_jobs
 from real.preflight import check_asked
 from real.settings.config import TrainConfig
@@ -238,6 +238,35 @@ def test_comparison_is_paired_and_matches_the_effort(tmp_path, capsys):
     extra = traces["matched", 3].run.extra
     assert abs(extra["achieved_ratio"] - 1) < CLOSE or extra["matched_tries"] == MAX_TRIES
     assert not list((tmp_path / "all").rglob("*.log"))
+
+
+def test_an_arm_without_training_is_scored_by_its_vote(tmp_path, capsys):
+    """As in the report: not by single responses, which the difference to the vote is not of."""
+    words = ["--seeds", "3", "--arms", "maj_at_n", "--epochs", "2", "--quiet"]
+    assert main(["compare", "--out", str(tmp_path / "all"), *words, *WORDS]) == 0
+    trace = load(run_folder(tmp_path / "all", "maj_at_n", 3))
+    last = trace.visits[trace.visits["visit"] == 2]["label_correct"].mean()
+    start, vote = trace.evals["pass_at_1"].iloc[0], trace.evals["maj_accuracy"].iloc[0]
+    said = capsys.readouterr().out
+    assert trace.evals["pass_at_1"].iloc[-1] != last
+    assert f"pass@1 {start:.3f} -> {last:.3f} (1 seed)" in said
+    assert f"minus the vote {100 * (last - vote):+.1f} points" in said
+
+
+def test_the_vote_is_that_of_the_arm_with_most_seeds(tmp_path):
+    quick = replace(QUICK, epochs=1)
+    compare(quick, tmp_path, ["ttrl"], [3])  # as if that of seed 5 had failed
+    compare(quick, tmp_path, ["memory"], [3, 5])
+    study = Study(
+        folder=tmp_path,
+        arms=["ttrl", "memory"],
+        seeds=[3, 5],
+        config_of=lambda name: with_arm(quick, arm(name)),
+        run_jobs=lambda jobs, _: [],
+    )
+    vote, ttrl, memory = _lines(study)
+    assert vote.startswith("Vote before training") and "(2 seeds)" in vote
+    assert "(1 seed)" in ttrl and "(2 seeds)" in memory
 
 
 BUSY = GuardConfig().set(flip_rate="instant", theta_MR=0.0, tau_FR=0.1, skip_share=0.5, W=2)
