@@ -1,5 +1,6 @@
 import itertools
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,14 @@ def test_memory_and_ttrl_cross_where_the_step_is_about_one_by_the_root_of_the_vo
     process = Process(step, n_votes, n_votes)
     ends = memory_wrong(p0, process, 24)
     assert ends[-1] == pytest.approx(lock_in(p0, step, n_votes, n_votes), abs=1e-3)
+
+
+def test_the_crossing_at_other_abilities_is_as_near_as_the_page_says():
+    page = (Path(__file__).parents[2] / "docs/method.md").read_text("utf-8")
+    (told,) = re.findall(r"1\.15 for 32 and 64 \(p0 = \.55\), and within (\.\d+) of that", page)
+    usual, farthest = (memory_crossing(p0, 64) * math.sqrt(64) for p0 in (0.55, 0.6))
+    assert usual == pytest.approx(1.15, abs=5e-3)
+    assert abs(farthest - usual) < float(told)
 
 
 def test_where_memory_and_ttrl_do_not_cross_it_is_said():
