@@ -80,7 +80,7 @@ def conditions(rows: pd.DataFrame) -> TextTable:
     robust, drop = f"{own:.1f}; {_title(second)} {highest:.1f}", own - lows[BASELINE]
     collapse = f"{drop:+.1f}; start {rows['pass_start'].mean():.1f}, TTRL {lows[BASELINE]:.1f}"
     finals = best(free, [RECOMMENDED])
-    level = 1 - (1 - LEVEL) / len(lows)  # the intervals hold for all label-free arms at once
+    level = 1 - (1 - LEVEL) / (rows["arm"].nunique() - 1)  # for all other arms at once
     below = {a: estimate(differences(finals, best(free, [a])), level) for a in lows}
     worst = min(below, key=lambda arm: below[arm].mean)
     lead = estimate(differences(finals, best(free, RIVALS)))

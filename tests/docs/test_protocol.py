@@ -9,7 +9,8 @@ from test_command_lines import shell_lines
 import lab.measures.fate
 import sim
 from lab.arm_settings import with_arm
-from lab.base.arms import arm
+from lab.base.arms import arm, title
+from lab.base.stats import difference, differences, estimate
 from lab.cli import parse
 from real import TrainConfig, train
 from real.commands import COMMANDS
@@ -112,6 +113,19 @@ def test_the_page_has_the_numbers_and_the_commands_of_the_protocol():
     readings, study = command("runs/readings"), PROTOCOL["readings"]
     assert [list(readings.arms), list(readings.seeds)] == [study["arms"], [500, 501, 502]]
     assert {*readings.lrs} == {lr for _, lr in study["cells"]}
+
+
+@pytest.mark.parametrize("task", ["arithmetic", "collatz"])
+def test_intervals_of_the_confirmation_are_corrected_for_the_nine_other_arms(tool, task):
+    page = tool("protocol_page")
+    rows = page.read(f"confirm-{task}")
+    assert "those of the confirmation for the nine\nother arms" in PAGE.read_text()
+    cell = page.conditions(rows).rows[2][1]
+    (name,) = (name for name in {*rows["arm"]} if cell.endswith(f", {title(name)}"))
+    free = rows[rows["arm"] != "truth"]
+    finals = [page.best(free, [arm_name]) for arm_name in ("recommended", name)]
+    nearest = estimate(differences(*finals), 1 - 0.05 / (len({*rows["arm"]}) - 1))
+    assert len({*rows["arm"]}) == 10 and cell == f"{difference(nearest)}, {title(name)}"
 
 
 def test_the_file_of_means_is_that_of_the_rows(tool):
