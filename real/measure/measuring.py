@@ -129,18 +129,16 @@ def measure_to(
 
 
 def loaded(config: TrainConfig) -> tuple[TrainConfig, Policy, PromptSet, dict[str, Any]]:
-    """Return settings as a run here has them, the model to be measured, and its prompts.
-
-    And the `fingerprint` of both.
-    """
+    """Return settings as a run has them, model and prompts to be measured, and `fingerprint`."""
     config = settled_for(config, pick_device(config.device).type)[0]
     folder = model_of(config)
     policy = load_policy(folder, config.device, "float32", "eager")
     keep_freed_memory(policy.device)
     # Of how a run trains nothing else matters to gradients.
     choose_trained(policy.model, config, config.seed)
-    prompts = build_prompts(problems_of(config), config, policy)
-    return config, policy, prompts, fingerprint(folder, [prompts])
+    parts = (False, True) if config.n_held_out else (False,)  # as a run has them
+    prompts, *others = (build_prompts(problems_of(config, part), config, policy) for part in parts)
+    return config, policy, prompts, fingerprint(folder, [prompts, *others])
 
 
 def _checkpoints(run: Path, sources: dict[str, object], config: TrainConfig) -> list[Path]:

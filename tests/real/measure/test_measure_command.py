@@ -112,6 +112,16 @@ def test_the_run_that_is_predicted_has_the_precision_of_this_machine(tmp_path, m
     assert read_response(tmp_path / "response.npz").facts.run["dtype"] == "bfloat16"
 
 
+def test_a_measurement_has_the_problems_of_a_run_that_holds_some_out(tmp_path):
+    """Else no simulation would predict the run: it is refused as one of other problems."""
+    held_out = ["--n-held-out", "2"]
+    facts = measured(tmp_path / "response.npz", *held_out).facts
+    assert main(["run", "--out", str(tmp_path / "run"), *RUN, *held_out]) == 0
+    sources = read_manifest(tmp_path / "run").extra["sources"]
+    assert sources == {"model": facts.model, "problems": facts.problems}
+    assert len(facts.problem_ids) == 3
+
+
 def test_torch_uses_the_threads_of_the_settings(tmp_path, monkeypatch, capsys):
     """More of them than free cores wait for each other most of the time."""
 
