@@ -168,12 +168,11 @@ def _runs(trace: Trace, epochs: int) -> Cell:
     return {name: values[complete] for name, values in runs.items()}
 
 
-def _mean(runs: Cell, half: Sequence[int] | None = None) -> Cell | None:
-    """The means over some replicates, over all if left out; None where there are none."""
-    chosen = np.isin(runs["replicate"], runs["replicate"] if half is None else half)
-    if not chosen.any():
+def _mean(runs: Cell | None) -> Cell | None:
+    """The means over the replicates; None where there are none."""
+    if runs is None or not len(runs["replicate"]):
         return None
-    return {name: values[chosen].mean(axis=0) for name, values in runs.items()}
+    return {name: values.mean(axis=0) for name, values in runs.items()}
 
 
 def _final(mean: Cell) -> float:
@@ -191,7 +190,7 @@ def _row(real: Comparison, runs: Mapping[str, Cell], arm: str) -> dict[str, Any]
 
 
 def _gain(runs: Mapping[str, Cell], arm: str) -> Estimate | None:
-    """The final pass@1 of an arm minus that of TTRL, over paired seeds; None without a pair."""
+    """The final pass@1 of an arm minus TTRL's over paired seeds; None for TTRL or without it."""
     if arm == BASELINE or BASELINE not in runs:
         return None
     return paired(_finals(runs[arm]), _finals(runs[BASELINE]))
@@ -202,10 +201,9 @@ def _finals(runs: Cell) -> pd.Series:
 
 
 def _compared(real: Mapping[str, Cell], predicted: Mapping[str, Cell], arm: str) -> dict[str, Any]:
-    means, real_means = ({a: _mean(runs) for a, runs in both.items()} for both in (predicted, real))
     values: dict[str, Any] = {"replicates": len(predicted[arm]["replicate"])}
-    values |= _errors(means, real_means, arm, arm)
-    if (mean := means[arm]) is not None:
+    values |= _errors(predicted, real, arm, arm)
+    if (mean := _mean(predicted[arm])) is not None:
         values["predicted"] = _final(mean)
     gain = _gain(real, arm)
     if "gain_predicted" in values and gain is not None and not gain.within_noise:
@@ -219,7 +217,7 @@ def _references(runs: Mapping[str, Cell], arms: list[str]) -> Iterator[tuple[str
     splits = []
     for _ in range(_SPLITS if len(replicates) > 1 else 0):
         halves = np.array_split(rng.permutation(replicates), 2)
-        splits.append([{a: _mean(r, half.tolist()) for a, r in runs.items()} for half in halves])
+        splits.append([{a: _part(r, half.tolist()) for a, r in runs.items()} for half in halves])
     for arm in arms:
         for name, source in ((OTHER_HALF, arm), (COPY, BASELINE)):
             table = pd.DataFrame([_errors(half, other, source, arm) for half, other in splits])
@@ -228,10 +226,15 @@ def _references(runs: Mapping[str, Cell], arms: list[str]) -> Iterator[tuple[str
                 yield arm, {"prediction": name, **means}
 
 
+def _part(runs: Cell, half: Sequence[int]) -> Cell:
+    chosen = np.isin(runs["replicate"], half)
+    return {name: values[chosen] for name, values in runs.items()}
+
+
 def _errors(
-    predicted: Mapping[str, Cell | None], real: Mapping[str, Cell | None], source: str, arm: str
+    predicted: Mapping[str, Cell], real: Mapping[str, Cell], source: str, arm: str
 ) -> dict[str, float]:
-    mean, real_mean = predicted.get(source), real.get(arm)
+    mean, real_mean = _mean(predicted.get(source)), _mean(real.get(arm))
     if mean is None or real_mean is None:
         return {}
     both = pd.DataFrame({"predicted": mean["accuracy"], "real": real_mean["accuracy"]})
@@ -239,10 +242,10 @@ def _errors(
     errors = [abs(_final(mean) - _final(real_mean)), *map(math.sqrt, squares)]
     errors.append(float(np.abs(mean["fates"] - real_mean["fates"]).mean()))
     values = dict(zip(ERRORS, errors, strict=True)) | {"r": float(both.corr().to_numpy()[0, 1])}
-    base, real_base = predicted.get(BASELINE), real.get(BASELINE)
-    if arm != BASELINE and base is not None and real_base is not None:
+    base, gain = _mean(predicted.get(BASELINE)), _gain(real, arm)
+    if base is not None and gain is not None:
         values["gain_predicted"] = _final(mean) - _final(base)
-        values["gain"] = abs(values["gain_predicted"] - (_final(real_mean) - _final(real_base)))
+        values["gain"] = abs(values["gain_predicted"] - gain.mean)
     return values
 
 

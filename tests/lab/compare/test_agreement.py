@@ -136,6 +136,18 @@ def test_errors_gains_and_signs(table):
     assert np.isnan(ttrl["gain"]) and np.isnan(ttrl["sign"])
 
 
+def test_a_gain_is_that_of_the_paired_seeds(real, make_trace):
+    """TTRL's seed 3 is missing: its others end at .52, which the guard's .6 exceeds by 8 points."""
+    simulated = runs(make_trace, "sim", "ttrl", 0.53) + runs(make_trace, "sim", "guard", 0.58)
+    guard = cell(lab.agreement([*real[:3], *real[4:]], simulated), "guard", "measured")
+    assert [guard[n] for n in ("gain_real", "gain_predicted", "gain")] == pytest.approx([8, 5, 3])
+    others = runs(make_trace, "real", "guard", 0.6, 0.02)
+    for kept in ([0, 1, 2, 4, 5, 6, 7], [0, 1, 2, 3, 5, 6, 7]):
+        pairs = [[*real[:4], *others][place] for place in kept]
+        guard = cell(lab.agreement(pairs, simulated), "guard", "measured")
+        assert [guard["gain_real"], guard["gain"]] == pytest.approx([10, 5])
+
+
 def test_fates_are_compared_category_by_category(real, make_trace):
     # At .3 all but two of five problems fall below the bounds at which they counted as kept.
     table = lab.agreement(real, runs(make_trace, "sim", "guard", 0.1))
