@@ -253,17 +253,17 @@ def simulate(
     """
     # First: a bad histogram, trace or response file must be refused before anything is written.
     simulation = Simulation(config)
-    parts = simulation.run()
     manifest = _manifest(config, arm or arm_of(config))
     n = config.epochs + 1
     recorder = MemoryRun(manifest, n) if folder is None else RunFolder.create(folder, manifest, n)
-    bar = Bar(parts, manifest.title, n, unit="epoch", disable=not progress)
-    with recorder, compilation_shown(bar.set_postfix_str):
-        for done, part in enumerate(bar):
+    bar = Bar(desc=manifest.title, total=config.epochs, unit="epoch", disable=not progress)
+    with recorder, bar, compilation_shown(bar.set_postfix_str):
+        for done, part in enumerate(simulation.run()):
             for name in ("visits", "steps", "evals", "votes"):
                 if (columns := getattr(part, name)) is not None:
                     recorder.write(name, columns)
             recorder.note(progress=done / config.epochs)
+            bar.update(done > 0)  # visit 0 is no epoch
         recorder.note(**simulation.policy.notes())
     return Trace.of(recorder) if isinstance(recorder, MemoryRun) else load(recorder.path)
 

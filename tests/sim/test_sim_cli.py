@@ -30,6 +30,12 @@ def test_too_short_a_run_has_scores_but_no_fates(tmp_path, capsys):
     assert "nan" not in shown and "MargDeg" not in shown and "pass@1" in shown
 
 
+def test_progress_counts_the_epochs_without_the_vote_before_training(tmp_path, capsys):
+    assert main(["run", "--out", str(tmp_path / "a"), "--n-problems", "9", "--epochs", "2"]) == 0
+    told = [line.split(",")[0] for line in capsys.readouterr().err.splitlines()]
+    assert told == [" 50% TTRL-Guard  epoch 1/2", "100% TTRL-Guard  epoch 2/2"]
+
+
 def test_an_interrupted_comparison_goes_on_with_the_same_command(tmp_path, capsys):
     line = ["compare", "--out", str(tmp_path / "all"), "--replicates", "2", *FEW, "--arms"]
     assert main([*line, "ttrl", "guard"]) == 0
