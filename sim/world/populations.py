@@ -16,13 +16,14 @@ its response file. `docs/calibration.md` says how well such laws reproduce the p
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
 
 from lab.base.columns import floats, ints
-from lab.base.errors import UserError
+from lab.base.errors import UserError, first_line
 from lab.trace.trace import load
 from sim.settings.config import SimConfig
 from sim.settings.populations import NAMED
@@ -47,16 +48,14 @@ def read_histogram(path: str) -> tuple[Floats, Floats]:
     """
     where = f"histogram: {path}"
     try:
-        table = pd.read_csv(
-            path,
-            dtype=str,
-            index_col=False,
-            encoding="utf-8-sig",
-            skipinitialspace=True,
-            skip_blank_lines=False,
-        )
+        with warnings.catch_warnings(action="error", category=pd.errors.ParserWarning):
+            options = {"index_col": False, "skipinitialspace": True, "skip_blank_lines": False}
+            table = pd.read_csv(path, dtype=str, encoding="utf-8-sig", **options)
+    except pd.errors.ParserWarning as error:  # pandas would leave entries out
+        told = f"{where}: lines have more entries than the first; write p0,weight as in 0.5,1"
+        raise UserError(told) from error
     except (OSError, ValueError) as error:
-        raise UserError(f"{where} cannot be read ({error})") from error
+        raise UserError(f"{where} cannot be read ({first_line(error)})") from error
     table = table.rename(columns=str.strip).dropna(how="all")
     if {"p0", "weight"} - set(table):
         raise UserError(f"{where}: the first line must name the columns p0 and weight")
