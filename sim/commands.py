@@ -197,8 +197,8 @@ class SweepCommand(StudyCommand):
 
         return {"settings": settings_of(given, file, **preset_settings(name))}
 
-    def run(self) -> None:
-        """Run the sweep, then print a summary."""
+    def run(self) -> int:
+        """Run the sweep, then print a summary; the exit code is 1 where every run failed."""
         from lab.compare.tables import with_vote
         from sim.studies.compare import print_failures, print_rules, print_summary
         from sim.studies.jobs import parse_all
@@ -219,6 +219,7 @@ class SweepCommand(StudyCommand):
             print_summary(with_vote(rows, [*sweep.names, "replicate", "status"]), sweep.names)
         print_failures(rows)
         print(self.out)
+        return int((rows["status"] == "failed").all())
 
 
 @dataclass(kw_only=True)

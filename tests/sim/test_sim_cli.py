@@ -162,6 +162,12 @@ def test_sweep_prints_a_line_per_run(tmp_path, capsys):
     assert len(ttrl) == 4
 
 
+def test_a_sweep_without_a_run_is_no_success(tmp_path, capsys):
+    vary = ["--vary", "n_votes=16,24", "--replicates", "1"]
+    assert main(["sweep", "--out", str(tmp_path / "s"), *vary, *FEW]) == 1
+    assert "n_samples = 32: must be at most n_votes = 16" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
