@@ -165,8 +165,8 @@ def check_arms(names: Sequence[str], there: Callable[[str], bool] = lambda _: Fa
 
     `there` tells whether all runs of an arm that is not given are finished.
     """
-    if not names:
-        raise UserError("arms: give at least one")
+    if not names or isinstance(names, str):
+        raise UserError("arms: give at least one, in a list")
     names = [with_rule(name, BASELINE) for name in names]  # one spelling of each
     for name in names:
         if names.count(name) > 1:

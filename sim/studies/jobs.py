@@ -126,6 +126,13 @@ def check_shared(config: SimConfig, *names: str) -> None:
             raise UserError(f"{name}: every arm has its own; leave it out and choose --arms")
 
 
+def plain_values(name: str, values: Any) -> tuple[Any, ...]:
+    """The values of an axis, those of NumPy or PyTorch as Python's; one alone is refused."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise UserError(f"vary {name}: must be a list of values, not {values!r}")
+    return tuple(value.item() if hasattr(value, "item") else value for value in values)
+
+
 def check_grid(
     base: SimConfig, arms: Sequence[str], axes: Iterable[tuple[str, tuple[Value, ...]]]
 ) -> None:

@@ -82,7 +82,9 @@ class Sweep:
     """Grids: all combinations of the values in a group, one group after the other."""
 
     def __post_init__(self) -> None:
-        axes = (item for group in self.groups for item in group.items())
+        plain = [{n: jobs.plain_values(n, v) for n, v in g.items()} for g in self.groups]
+        object.__setattr__(self, "groups", tuple(plain))
+        axes = (item for group in plain for item in group.items())
         jobs.check_grid(self.base, self.arms, axes)
         if not self.names:
             raise UserError("sweep: nothing to vary; give --vary name=values or --preset")

@@ -405,8 +405,11 @@ def test_a_grid_is_all_combinations_and_groups_follow_each_other():
     [
         ({}, "nothing to vary"),
         ({"groups": ({"step": ()},)}, "step: no values"),
+        ({"groups": ({"step": 0.1},)}, "step: must be a list of values, not 0.1"),
+        ({"groups": ({"population": "llama-amc"},)}, "must be a list of values, not 'llama-amc'"),
         ({"groups": ({"step": ("fast",)},)}, "must be of type float"),
         ({"groups": ({"step": (0.1,)},), "arms": ("matched",)}, "needs ttrl and guard"),
+        ({"groups": ({"step": (0.1,)},), "arms": "ttrl"}, "arms: give at least one, in a list"),
         ({"groups": ({"treatment": ("own",)},)}, "treatment: this is what the arms differ in"),
         (
             {"groups": ({"step": (0.1,)}, {"guard.W": (2,)}), "arms": ("guard: W=3",)},
@@ -422,6 +425,14 @@ def test_a_grid_is_all_combinations_and_groups_follow_each_other():
 def test_wrong_sweeps_are_refused(changes, message):
     with pytest.raises(UserError, match=message):
         Sweep(**changes)
+
+
+def test_values_of_arrays_and_ranges_are_those_of_lists(tmp_path):
+    axes = {"step": np.array([0.1, 0.2]), "n_votes": np.arange(32, 34), "seed": range(2)}
+    sweep = Sweep(base=BASE, groups=(axes,))
+    lists = {"step": [0.1, 0.2], "n_votes": [32, 33], "seed": [0, 1]}
+    assert sweep == Sweep(base=BASE, groups=(lists,))
+    assert set(run_sweep(sweep, tmp_path / "s")["status"]) == {"done"}
 
 
 def job(sweep, number, arm):
