@@ -7,7 +7,7 @@ deviation have closed forms in the number of hits.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -57,18 +57,25 @@ def group_advantages(
     Raises:
         ValueError: the answers are not those of the decision's problems.
     """
-    answers, n_answers = as_ids(answers, "answers"), decision.minority.shape[-1]
-    if answers.shape[:-1] != decision.label.shape:
-        raise ValueError(
-            f"answers: shape {answers.shape} must be (..., P, K) for a decision on problems of "
-            f"shape {decision.label.shape}"
-        )
+    n_answers = decision.minority.shape[-1]
+    answers = _of_problems("answers", as_ids(answers, "answers"), decision)
     if answers.size and not (answers.min() >= -1 and answers.max() < n_answers):
         raise ValueError(f"answers: ids must lie in -1..{n_answers - 1}, those of the votes")
     samples = count_answers(answers, n_answers)
     streams = answer_advantages(samples, answers.shape[-1], decision, config)
     majority, minority = (np.take_along_axis(stream, answers, axis=-1) for stream in streams)
     return majority, minority
+
+
+def _of_problems(name: str, values: Any, decision: Decision) -> Array:
+    """Return the numbers as a NumPy array if they have a row for every problem of a decision."""
+    array, shape = as_array(values, name), decision.label.shape
+    if array.shape[:-1] != shape:
+        raise ValueError(
+            f"{name}: shape {array.shape} must be (..., P, K) for a decision on problems of "
+            f"shape {shape}"
+        )
+    return array
 
 
 def answer_advantages(
@@ -132,7 +139,8 @@ def policy_streams(
     majority: Array, minority: Array, decision: Decision, config: GuardConfig
 ) -> PolicyStreams:
     """Fold `beta` into streams, (..., P, K) or (..., P, A + 1); name what leaves the batch."""
-    how = config.advantages
+    how, majority = config.advantages, _of_problems("majority", majority, decision)
+    minority = as_array(minority, "minority")
     if config.mps is None or config.mps.mix == "loss":
         majority = (1 - decision.beta)[..., None] * majority
         minority = decision.beta[..., None] * minority
@@ -246,6 +254,8 @@ def standardise(rewards: Array, scale: Scale = "group", *, kept: Array | None = 
     Returns:
         Advantages in the shape of `rewards`; exactly 0 in a group whose rewards are all equal.
     """
+    if scale not in get_args(Scale):
+        raise ValueError(f"scale = {scale!r}: must be one of {', '.join(get_args(Scale))}")
     rewards = as_array(rewards, "rewards").astype(np.float64, copy=False)
     mean = rewards.mean(axis=-1, keepdims=True)
     differ = rewards.max(axis=-1, keepdims=True) != rewards.min(axis=-1, keepdims=True)

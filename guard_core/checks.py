@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from guard_core.config import GuardConfig
@@ -44,7 +45,7 @@ def check_batch(shape: tuple[int, ...], votes: Votes, scores: Any, **draws: Arra
     """Refuse votes, draws and scores that are not those of a state's rows, (..., P) = `shape`.
 
     Raises:
-        ValueError: a shape differs; the message has both. Or a score is negative or NaN.
+        ValueError: a shape differs; the message has both. Or a score is negative or not finite.
     """
     given = {"votes.counts": votes.counts.shape[:-1]}
     given |= {f"draws.{name}": array.shape for name, array in draws.items()}
@@ -56,8 +57,8 @@ def check_batch(shape: tuple[int, ...], votes: Votes, scores: Any, **draws: Arra
                 f"{name}: for problems of shape {sizes}, and the state has rows of shape {shape}; "
                 "give state.take(problems) and one row for each of these problems"
             )
-    if scores is not None and scores.size and not scores.min() >= 0:
-        raise ValueError("scores: must be at least 0, and not NaN")
+    if scores is not None and scores.size and not 0 <= scores.min() <= scores.max() < math.inf:
+        raise ValueError("scores: must be at least 0 and finite")
 
 
 def check_problems(problems: Array, shape: tuple[int, ...]) -> None:

@@ -36,10 +36,9 @@ class Votes:
                 f"votes: counts {self.counts.shape} and samples {self.samples.shape} must have "
                 "one shape (..., P, A)"
             )
-        if not 1 <= self.n_samples <= self.n_votes:
-            raise ValueError(
-                f"votes: n_samples = {self.n_samples} must lie in 1..n_votes = {self.n_votes}"
-            )
+        if not 1 <= self.n_samples <= self.n_votes or self.n_samples % 1 or self.n_votes % 1:
+            told = f"n_samples = {self.n_samples} must lie in 1..n_votes = {self.n_votes}"
+            raise ValueError(f"votes: {told}, and both must be whole")
         for name, most in (("counts", self.n_votes), ("samples", self.n_samples)):
             array = getattr(self, name)
             if array.dtype.kind != "f":  # expected numbers need not be whole

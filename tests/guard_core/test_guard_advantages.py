@@ -74,6 +74,20 @@ def test_a_reward_that_is_no_number_is_not_taken_for_equal_rewards():
     found = standardise(np.array([[np.nan, 1.0, 0.0], [1.0, 1.0, 0.0]]))
     assert np.isnan(found[0]).all() and np.isfinite(found[1]).all()
     assert standardise(np.full((1, 3), 0.1)).tolist() == [[0.0] * 3]  # though their mean is not .1
+    with pytest.raises(ValueError, match="scale = 'Group': must be one of group, batch, none"):
+        standardise(np.ones((1, 3)), "Group")  # type: ignore[arg-type]
+
+
+def test_streams_of_tensors_are_those_of_arrays():
+    ids, decision = flipped_to([ANSWERS, ANSWERS], ALERT)
+    streams = group_advantages(ids, decision, ALERT)
+    tensors = (torch.tensor(stream, requires_grad=True) for stream in streams)
+    for ours, theirs in zip(
+        policy_streams(*streams, decision, ALERT),
+        policy_streams(*tensors, decision, ALERT),  # type: ignore[arg-type]
+        strict=True,
+    ):
+        np.testing.assert_equal(ours, theirs)
 
 
 @pytest.mark.parametrize("scale", ["group", "batch"])

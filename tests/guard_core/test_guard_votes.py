@@ -7,7 +7,7 @@ import torch
 from guard_histories import arrays, checked, configs, same, same_walks, vote_histories, walk
 from hypothesis import given
 
-from guard_core import Draws, Guard, GuardConfig, Votes, group_advantages
+from guard_core import Draws, Guard, GuardConfig, Votes, group_advantages, policy_streams
 
 LIBRARIES = pytest.mark.parametrize("asarray", [np.asarray, torch.asarray])
 
@@ -82,6 +82,7 @@ GUARD = Guard(GuardConfig())
 ROWS, (VOTES, DRAWS) = GUARD.init(4), batch(4)
 FEW, (FEWER, FEWER_DRAWS) = GUARD.init(3), batch(3)
 DECISION = GUARD.step(ROWS, VOTES, DRAWS)[1]
+STREAMS = np.ones((2, 1, 6))  # would be repeated
 DIFFER = r": .*shape \(.*shape \("
 
 
@@ -92,7 +93,7 @@ DIFFER = r": .*shape \(.*shape \("
         (r"\(\.\.\., P, A\)", Votes, (np.ones(3, int), np.ones(3, int), 8, 8)),
         *(
             (f"n_samples = {K}.*n_votes = {V}", Votes, (NONE, NONE, V, K))
-            for V, K in ((8, 9), (8, 0), (0, 0), (8, -1))
+            for V, K in ((8, 9), (8, 0), (0, 0), (8, -1), (8, 2.5), (8.5, 2))
         ),
         ("counts of a problem must be at least 0 and add up", Votes, (NONE - 1, NONE, 8, 8)),
         ("counts of a problem must be at least 0 and add up", Votes, (NONE + 5, NONE, 8, 8)),
@@ -105,6 +106,8 @@ DIFFER = r": .*shape \(.*shape \("
         (f"votes.counts{DIFFER}", GUARD.step, (GUARD.init(4, leading=(2,)), VOTES, DRAWS)),
         (r"votes.counts: .*\(4,\).*\(3,\)", GUARD.prime, (FEW, VOTES, DRAWS)),
         ("scores: must be at least 0", GUARD.step, (ROWS, VOTES, DRAWS, np.full((4, 3), np.nan))),
+        ("scores: must .*finite", GUARD.step, (ROWS, VOTES, DRAWS, np.full((4, 3), np.inf))),
+        (r"majority: .*\(1, 6\).*\(4,\)", policy_streams, (*STREAMS, DECISION, GUARD.config)),
         (r"\(5, 6\).*\(4,\)", group_advantages, (np.zeros((5, 6), int), DECISION, GUARD.config)),
         ("must lie in -1..2", group_advantages, (np.full((4, 6), -2), DECISION, GUARD.config)),
     ],
