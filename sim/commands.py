@@ -365,9 +365,14 @@ class Calibrate:
     seed: int = 0
     """Seed of fits and predictions."""
     quick: bool = False
-    """A coarse fit and four runs per prediction, to see that it works."""
+    """By default one fit, a coarse one, and four runs per prediction, to see that it works."""
     quiet: bool = False
     """No progress bar."""
+
+    @classmethod
+    def defaults(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Numbers of a quick calibration, where they are not given."""
+        return {"replicates": 4, "fits": 1} if given.get("quick") else {}
 
     def run(self) -> None:
         """Calibrate, then print the tables."""
@@ -381,8 +386,8 @@ class Calibrate:
             mechanisms=[study.MECHANISMS[name] for name in mechanisms],
             readings=[reading for reading in study.READINGS if reading in readings],
             budget=study.QUICK if self.quick else study.FitBudget(),
-            replicates=min(self.replicates, 4) if self.quick else self.replicates,
-            fits=1 if self.quick else self.fits,
+            replicates=self.replicates,
+            fits=self.fits,
             seed=self.seed,
         )
         print(study.run_calibration(calibration, self.out, progress=not self.quiet))
@@ -420,6 +425,17 @@ class Theory:
     """Print instead the step of a measured model at the learning rates `lr`."""
     lr: tuple[float, ...] = ()
     """Learning rates, with `response`."""
+
+    @classmethod
+    def defaults(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Refuse options that a chart or a response file would leave unread."""
+        table = {"p0", "step", "runs", "max_visits"}
+        others = {"chart": {"seed"}, "response": {"chart", "n_votes", "n_samples"}}
+        for name, more in others.items():
+            if given.get(name) and (unread := min(given.keys() & (table | more), default="")):
+                told = f"--{unread.replace('_', '-')}: is not read with --{name}"
+                raise UserError(f"{told}; leave one of both out")
+        return {}
 
     def run(self) -> None:
         """Print the table."""

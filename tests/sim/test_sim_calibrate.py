@@ -11,7 +11,7 @@ from lab.base.arms import arm
 from lab.base.errors import UserError
 from lab.cli import run_cli
 from lab.measures import MEASURES
-from sim.commands import Compare
+from sim.commands import Calibrate, Compare
 from sim.engine.run import measure
 from sim.studies import calibrate as c
 from sim.studies import jobs, paper
@@ -153,6 +153,20 @@ def test_the_tables_agree_with_the_files(tmp_path: Path):
 def test_bad_names_and_numbers_are_told(ask, message):
     with pytest.raises(UserError, match=message):
         ask()
+
+
+@pytest.mark.parametrize(
+    ("words", "numbers"),
+    [("", (16, 2)), ("--quick", (4, 1)), ("--quick --fits 3 --replicates 9", (9, 3))],
+)
+def test_numbers_that_are_given_hold_in_a_quick_calibration_too(words, numbers, monkeypatch):
+    asked_for = []
+    monkeypatch.setattr(c, "run_calibration", lambda study, *_, **__: asked_for.append(study))
+    assert (
+        run_cli("guard-sim", {"calibrate": Calibrate}, ["calibrate", "--out", "x", *words.split()])
+        == 0
+    )
+    assert [(study.replicates, study.fits) for study in asked_for] == [numbers]
 
 
 @pytest.fixture

@@ -270,3 +270,7 @@ def test_the_command_prints_draws_or_the_chart(capsys: pytest.CaptureFixture[str
         argv = ["theory", "--n-samples", "8", *words.split()]
         assert run_cli("guard-sim", {"theory": Theory}, argv) == 0
         assert shown in capsys.readouterr().out
+    for words in ("--chart --max-visits 9", "--response r.npz --lr 1e-4 --n-votes 9"):
+        assert run_cli("guard-sim", {"theory": Theory}, ["theory", *words.split()]) == 2
+        unread, read = words.split()[-2], words.split()[0]
+        assert f"{unread}: is not read with {read}; leave" in capsys.readouterr().err
