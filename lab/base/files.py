@@ -119,7 +119,7 @@ def check_folders(folders: Folders) -> list[Path | str]:
 
 def writing(target: Path) -> contextlib.AbstractContextManager[None]:
     """Turn the errors of a disk that cannot be written into a UserError."""
-    return refusing(f"{target}: cannot be written", "free or choose a disk")
+    return refusing(f"{target}: cannot be written", "make room there or choose another place")
 
 
 def remove_folder(folder: Path) -> None:

@@ -149,8 +149,9 @@ def read_response(path: Path | str) -> Response:
         with np.load(path, allow_pickle=False) as stored:
             values = {name: stored[name] for name in ("facts", *_ARRAYS)}
         facts = msgspec.json.decode(values.pop("facts").tobytes())
-    except FileNotFoundError as error:
-        raise UserError(f"{where}: no such file; make one with guard-train measure") from error
+    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        told = f"cannot be read ({error.strerror}); check it, or use guard-train measure"
+        raise UserError(f"{where}: {told}") from error
     except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise UserError(f"{where}: not a response file, or damaged; {again}") from error
     version = facts.get("version") if isinstance(facts, dict) else None

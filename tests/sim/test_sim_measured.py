@@ -179,7 +179,7 @@ def test_files_that_do_not_fit_are_refused(response_file, tmp_path):
         simulate(settings(response_file, n_problems=5))
     with pytest.raises(UserError, match=f"n_answers = 4: .* has {A}"):
         simulate(settings(response_file, n_answers=4))
-    with pytest.raises(UserError, match="no such file; make one with guard-train measure"):
+    with pytest.raises(UserError, match=r"No such file.*; check it, or use guard-train"):
         SimConfig(policy="measured", response=str(tmp_path / "none.npz"), lr=1e-4)
     old = small_response()
     old.facts.version = 99
@@ -188,7 +188,9 @@ def test_files_that_do_not_fit_are_refused(response_file, tmp_path):
         simulate(settings(str(tmp_path / "old.npz")))
     np.save(tmp_path / "array.npy", np.zeros(3))  # NumPy's own, and no archive
     write_response(tmp_path / "flat.npz", replace(small_response(), log_p0=np.float64(0)))
-    for name, said in (("array.npy", "not a response file, or"), ("flat.npz", "damaged \\(")):
+    wrong = {"array.npy": "not a response file, or", "flat.npz": "damaged \\("}
+    wrong["."] = r"cannot be read \(Is a directory\)"  # as a file without permission
+    for name, said in wrong.items():
         with pytest.raises(UserError, match=said):
             read_response(tmp_path / name)
 
