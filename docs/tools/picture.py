@@ -86,7 +86,10 @@ def svg(name: str, figure: go.Figure) -> str:
 
 def main(names: list[str]) -> None:
     """Write the pictures with these names, or all."""
-    names = names or ["course", "window", "fates"]
+    known = ["course", "window", "fates"]
+    if {*names} - {*known}:
+        sys.exit(f"picture.py: names are {', '.join(known)}, or none for all")
+    names = names or known
     figures = {"course": course(products())} if "course" in names else {}
     if {"window", "fates"} & {*names}:
         with tempfile.TemporaryDirectory() as folder:

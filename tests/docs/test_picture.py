@@ -11,6 +11,11 @@ def test_a_picture_is_the_same_at_every_time(tool, chromium):
     assert images[0] == images[1] and "defs-a" in images[0]
 
 
+def test_a_picture_that_is_none_is_told_those_that_are(tool):
+    with pytest.raises(SystemExit, match="names are course, window, fates"):
+        tool("picture").main(["curse"])
+
+
 def test_simulated_pictures_are_drawn_while_their_runs_exist(tool, tmp_path, monkeypatch):
     picture, drawn = tool("picture"), {}
     small = replace(picture.CONFIG, n_problems=8, epochs=9, replicates=2)
