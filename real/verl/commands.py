@@ -141,7 +141,8 @@ class ConfigCommand(Settings):
                 raise UserError(f"{file}: cannot be read as Parquet ({reason})") from error
         n_batches, left_out = divmod(n_problems, config.batch_size)
         if not n_batches:
-            raise UserError(f"{file}: {n_problems} problems are no batch of {config.batch_size}")
+            told = f"{n_problems} problems are no batch of {config.batch_size}; give as many"
+            raise UserError(f"{file}: {told}")
         values: dict[str, Any] = {
             **asdict(self),
             **to_values(config),

@@ -126,7 +126,7 @@ def test_the_script_counts_the_problems_of_the_file(tmp_path, capsys):
         write_problems(file, [ProblemSet("own", own)], "")
         if n == 7:
             assert main(["config", *words]) == 2
-            assert "own.parquet: 7 problems are no batch of 8\n" in capsys.readouterr().err
+            assert ": 7 problems are no batch of 8; give as many\n" in capsys.readouterr().err
     script = script_of(capsys, *words)
     assert "trainer.save_freq=10\n" in script and "leaves 3 problems out" in script
     file.write_bytes(b"no Parquet")
