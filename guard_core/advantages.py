@@ -71,10 +71,8 @@ def _of_problems(name: str, values: Any, decision: Decision) -> Array:
     """Return the numbers as a NumPy array if they have a row for every problem of a decision."""
     array, shape = as_array(values, name), decision.label.shape
     if array.shape[:-1] != shape:
-        raise ValueError(
-            f"{name}: shape {array.shape} must be (..., P, K) for a decision on problems of "
-            f"shape {shape}"
-        )
+        told = f"shape {array.shape} must be (..., P, K) for decisions of shape {shape}"
+        raise ValueError(f"{name}: {told}")
     return array
 
 

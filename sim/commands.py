@@ -430,8 +430,7 @@ class Theory:
     def defaults(cls, given: Mapping[str, Any]) -> dict[str, Any]:
         """Refuse options that a chart or a response file would leave unread."""
         table = {"p0", "step", "runs", "max_visits"}
-        others = {"chart": {"seed"}, "response": {"chart", "n_votes", "n_samples"}}
-        for name, more in others.items():
+        for name, more in (("chart", {"seed"}), ("response", {"chart", "n_votes", "n_samples"})):
             if given.get(name) and (unread := min(given.keys() & (table | more), default="")):
                 told = f"--{unread.replace('_', '-')}: is not read with --{name}"
                 raise UserError(f"{told}; leave one of both out")
