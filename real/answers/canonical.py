@@ -11,7 +11,17 @@ from contextlib import suppress
 from functools import lru_cache
 
 from real.answers.notation import folded, is_unit, words
-from real.answers.reader import DEGREE, Node, UnreadableError, is_derivative, is_name, read, write
+from real.answers.reader import (
+    DEGREE,
+    ZERO_WIDTH,
+    Node,
+    UnreadableError,
+    bare,
+    is_derivative,
+    is_name,
+    read,
+    write,
+)
 
 MAX_LENGTH = 1_000
 """Characters. A longer answer is none: it counts as unparseable. Bounds the cost of every rule."""
@@ -75,11 +85,28 @@ def _item(node: Node, keeps_name: bool = False) -> Node:
     is_list = node.kind in ("list", r"\{\}")
     is_told = len(tags - {None}) > 1 or (is_list and (keeps_name or tags == {"%", None}))
     is_system = node.kind == "cells" or any(p.kind == "rel" and p.text != "=" for p in node.parts)
-    parts = tuple(_item(p, is_told or (is_system and p.kind == "rel")) for p in node.parts)
-    kinds = {part.kind for part in parts}
+    parts = tuple(
+        p._replace(parts=(_item(p.parts[0]),))
+        if _is_grouped(node, at)
+        else _item(p, is_told or (is_system and p.kind == "rel"))
+        for at, p in enumerate(node.parts)
+    )
+    kinds = {bare(part).kind for part in parts}
     is_plain = node.kind == "list" and node.text[0] != "\\" and kinds.isdisjoint(("rel", "list"))
     is_plain = is_plain and not (node.text == "or" and kinds == {"name"})
     return node._replace(parts=parts, text="," if is_plain else node.text)
+
+
+def _is_grouped(node: Node, at: int) -> bool:
+    r"""Brackets around a part say what belongs together: `A\cup(B\cap C)`."""
+    inner, signs, rising = bare(node.parts[at]), node.text.split(), ("list", "rel", "setop")
+    if node.parts[at].kind != "()" or {node.kind, inner.kind} - {*rising}:
+        return False
+    if node.kind == "rel" and signs[at - 1] in ("|", r"\mid", ":"):
+        return False
+    if node.kind == inner.kind == "setop":
+        return at > 0 and {*signs, *inner.text.split()} not in ({r"\cup"}, {r"\cap"})
+    return rising.index(inner.kind) <= rising.index(node.kind)
 
 
 def _tag(node: Node) -> str | None:
@@ -127,13 +154,17 @@ def _without(node: Node) -> Node:
             if all(part.kind != "rel" for part in others):
                 return Node("rel", r"\notin", (name, Node(r"\{\}", parts=(one, *others))))
         case ("setop", ":", (("word", said, _), *_, last)):
-            return node if said.lower() in ("yes", "no", "not", "true", "false") else last
+            is_kept = said.lower() in ("yes", "no", "not", "true", "false", "at least", "at most")
+            is_kept = is_kept or (last.kind == "word" and not _PREAMBLE.fullmatch(said.lower()))
+            return node if is_kept else last
         case ("row", _, (("word", said, _), last)) if _PREAMBLE.fullmatch(said.lower()):
             return last
         case ("row", _, parts):
             lowered = (p._replace(text=p.text.lower()) if p.kind == "word" else p for p in parts)
             return node._replace(parts=tuple(lowered))
-        case ("env", "cases", rows) if all(len(row.parts) == 1 for row in rows):
+        case ("env", "cases" | "aligned" | "align", rows) if all(
+            len(row.parts) == 1 and row.parts[0].parts[:1] != (ZERO_WIDTH,) for row in rows
+        ):
             return Node("list", ",", tuple(row.parts[0] for row in rows))
         case ("word", said, _):
             before, _, choice = said.rpartition(" ")
@@ -180,7 +211,8 @@ def _answering(node: Node) -> Node:
 
 
 def _is_computed(node: Node) -> bool:
-    return node.kind not in ("word", "row", "cmd") and not names_in(node)
+    is_said = node.kind in ("row", "cmd") or _has_words(node)
+    return not is_said and not names_in(node) and all(map(_is_computed, node.parts))
 
 
 def _is_asked(node: Node, value: Node) -> bool:
@@ -199,11 +231,18 @@ def _is_asked(node: Node, value: Node) -> bool:
         said = (part.text for part in parts if kind == "row" and part.kind == "word")
         is_made = is_made and all(map(_OF.fullmatch, said))
     inner = [part.parts[0] if part.kind in ("neg", "pow") else part for part in parts]
-    if kind in ("()", "setop", "div") or any(part.kind == "neg" for part in parts):
-        # Their mirror image would have the same value: `(y,x)=(1,2)`.
-        letters = [text.lower() for part in inner if (text := write(part))[:1].isalpha()]
-        is_made = is_made and letters == sorted(letters)
+    if kind == "sum":  # `100m+n`
+        inner = [part.parts[-1] if _is_digit(part) else part for part in inner]
+    if kind in ("()", "setop", "div") or inner != [*parts]:
+        # Their mirror image would have the same value: `(y,x)=(1,2)`, `100m+n=307`.
+        letters = [re.sub(r"\\text|[^A-Za-z0-9]", "", write(part)) for part in inner]
+        is_made = is_made and letters == sorted(letters, key=lambda text: (text.lower(), text))
+        is_made = is_made and parts[0].kind != "neg"
     return is_made and parts != () and all(_is_asked(part, value) for part in inner)
+
+
+def _is_digit(node: Node) -> bool:
+    return node.kind == "prod" and len(node.parts) == 2 and node.parts[0].text.strip("0") == "1"
 
 
 def _is_application(node: Node) -> bool:

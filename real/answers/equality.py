@@ -4,7 +4,7 @@ Two answers are equal if their keys are, so equality is an equivalence, in any o
 A key is written from the canonical tree:
 
 1. A scalar formula has the key of its value: 2,400 digits, so `0.33` is not `1/3`. With
-   letters it is the values at seven points (`values`).
+   letters it is the values at eight points (`values`).
 2. A set of real numbers, however it is written, has the key of its intervals and points (`sets`).
 3. Other sets, tuples and matrices have the keys of their parts, in order but for sets. `1,2`,
    `1\pm\sqrt2` and `x=1,y=2` are sets, with multiplicity, `x=1,y=2 or x=3,y=4` one of two sets;
@@ -68,6 +68,12 @@ class Equality:
         if kind in ("[]", "||") and len(parts) == 1 and parts[0].kind == "env":
             matrix = parts[0] if kind == "[]" else parts[0]._replace(text="vmatrix")
             return self._key(matrix, answer)
+        if kind in ("prod", "neg") and parts[-1][:2] == ("env", "pmatrix"):
+            factors, rows = parts[:-1], parts[-1].parts
+            if not any(p.kind == "env" or any(map(str.isupper, names_in(p))) for p in factors):
+                cells = [[Node(kind, parts=(*factors, one)) for one in row.parts] for row in rows]
+                rows = tuple(Node("cells", parts=tuple(row)) for row in cells)
+                return self._key(Node("env", "pmatrix", rows), answer)
         if len(both := _signed(node)) > 1:
             return self._key(Node("list", ",", both), answer)
         is_set = text != "=" and (kind in _SETS or node in NAMED)

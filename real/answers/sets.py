@@ -12,7 +12,7 @@ from operator import and_, gt, or_
 
 from flint import acb, arb
 
-from real.answers.reader import Node, is_name, read, write
+from real.answers.reader import Node, bare, is_name, read, write
 from real.answers.values import NoValueError, Point, isolated, key, rounded, value
 
 Cut = tuple[arb, bool]
@@ -67,7 +67,7 @@ def _ends(node: Node) -> Cuts:
 
 
 def _set(node: Node, names: Point) -> Cuts:
-    kind, text, parts = node
+    kind, text, parts = node = bare(node)
     signs = text.split()
     if node in NAMED:
         return NAMED[node]
@@ -76,7 +76,9 @@ def _set(node: Node, names: Point) -> Cuts:
         if ends[0][0] < ends[1][0]:
             return ends
     are_rays = kind == "list" and all(p.kind[0] in "([" for p in parts) and r"\infty" in write(node)
-    if are_rays or (kind in ("list", r"\{\}") and all(p.kind in ("rel", "list") for p in parts)):
+    if are_rays or (
+        kind in ("list", r"\{\}") and all(bare(p).kind in ("rel", "list") for p in parts)
+    ):
         sets = [_set(part, names) for part in parts]
         both = _combined(and_, *sets)
         is_equal = any(part.text == "=" for part in parts) and not (both and _REALS in sets)

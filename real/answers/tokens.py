@@ -23,7 +23,7 @@ class Node(NamedTuple):
     parts: tuple[Node, ...] = ()
 
 
-_BETWEEN = r"(?:'|(?:\ |\\,)?\{,\ ?\}(?:\ |\\,)?|,\\!\ ?|\\(?:[,!:;>\ ]|thinspace\ ?)|[\ ~])"
+_BETWEEN = r"(?:'|(?:\ |\\,)?\{,\ ?\}(?:\ |\\,)?|,\\!\ ?|\ ?\\(?:[,!:;>\ ]\ ?|thinspace\ ?)|[\ ~])"
 _CLOSED = r"(?:[^()\[\]\\]|\\\{[^{}]*\}|\\[^}]|\([^()]*\)|\[[^\[\]]*\])*+(?:[)\]]|\\\})"
 """What is behind a number in brackets: (1,234) is a pair."""
 _DOT = r"\\dot\ ?(?:\{\d\}|\d)"
@@ -51,8 +51,6 @@ _TOKEN = re.compile(_PATTERN.replace("LETTERS", "[A-Za-z]+|"), re.VERBOSE | re.D
 _TEXT_TOKEN = re.compile(_PATTERN.replace("LETTERS", ""), re.VERBOSE | re.DOTALL)
 _SIDE = re.compile(r"(?:[A-Za-z]|\\(?!pi)[a-z]+)(?:_(?:\w|\{\w+\}))? ?(?:[=<>]|\\[gl]e )")
 """A name and the sign behind it."""
-_PRODUCTS = ("mg", "hr", "ms", "ft", "in")
-"""Units that are rather products behind a formula: `\\mu mg`, `2\\pi hr`."""
 _SKIPPED = ("", "$", r"\$", r"\(", r"\)", r"\[", r"\]")
 
 
@@ -66,7 +64,9 @@ def tokenized(text: str, before: Sequence[Node] = (), in_text: bool = False) -> 
         is_behind = is_behind or (last.kind == "word" and last.text in BARE_UNITS)
         is_wide = "quad" in match["space"] or last.kind == "num"
         if is_wide and match["space"] and _SIDE.match(text, match.end("space")):
-            item = takewhile(lambda token: token.kind != "sep", reversed(tokens))
+            item = takewhile(
+                lambda t: t.kind != "sep" and t.text not in ("&", r"\\"), reversed(tokens)
+            )
             if any(token.text in ("=", "<", ">", r"\le", r"\ge") for token in item):
                 tokens.append(Node("sep", ","))  # `x=3\quad y=4`, `m=3 n=4`
         if kind in ("grouped", "period", "num"):
@@ -94,7 +94,7 @@ def _is_unit(match: re.Match[str], tokens: list[Node]) -> bool:
     is_number = tokens[-1].kind == "num" and tokens[-2:-1] != [Node("cmd", r"\sqrt")]
     if not match["space"].strip(r"\!"):
         return is_number and match["unit"] in ("cm", "mm", "kg")
-    return is_number or match["unit"] not in _PRODUCTS
+    return is_number or match["unit"] in ("cm", "mm", "km", "kg")  # but `\\mu mg`
 
 
 def _number(kind: str, piece: str) -> str:

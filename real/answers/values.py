@@ -62,7 +62,7 @@ class Point(dict[str, acb]):
         # Of two letters but f and h, one is below 0 somewhere where the other is not: `|ax|`.
         salt, code = self.salt, sum(name.encode()) % 26 % 24
         far = code // 4 + 1
-        signs = (0, code, ~code, code >> 1, far, far >> 1, far >> 2)
+        signs = (0, code, ~code, code >> 1, 0, far, far >> 1, far >> 2)
         sign = -1 if signs[salt] & 1 else 1
         odd = zlib.crc32(f"{name} {salt}".encode()) % 2**20 | 1
         # On either side of 0 also below 1, where `|x^2-1|` is not `x^2-1`; and far from 0, where
@@ -73,7 +73,7 @@ class Point(dict[str, acb]):
         return self.setdefault(name, sign * size)
 
 
-N_POINTS, N_NEAR = 7, 4
+N_POINTS, N_NEAR = 8, 5
 """Points at which formulas with letters are compared; those near 0, which come first."""
 
 
@@ -97,6 +97,8 @@ def _value(node: Node, at: Mapping[str, acb]) -> acb:
         return _CONSTANTS[text]
     if is_name(node):
         return at[write(node)]
+    if (kind, text) == ("env", "vmatrix"):
+        return settled(flint.acb_mat([[_value(c, at) for c in row.parts] for row in parts]).det())
     is_ordered = kind == "prod" and _is_ordered(parts)
     if kind == "[]" and parts[0].kind in ("name", "div", "root", "func"):
         is_ordered = not parts[0].text.isupper()  # a floor, but `[D]` is a choice
