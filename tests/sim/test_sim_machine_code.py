@@ -110,7 +110,7 @@ def test_the_bar_of_a_run_says_that_it_compiles(monkeypatch, capsys):
     monkeypatch.setattr(Simulation, "before", compiling)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     sim.simulate(config, progress=True)
-    assert "0/2" in (shown := capsys.readouterr().err) and "compiling" in shown
+    assert "0/1" in (shown := capsys.readouterr().err) and "compiling" in shown
 
 
 def test_a_kernel_leaves_the_interpreter_to_other_threads() -> None:
