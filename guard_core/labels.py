@@ -47,19 +47,21 @@ def winner(
 ) -> tuple[Any, int, int]:
     """Return the highest score, how many have it up to rounding, and which answer wins."""
     top, n_tied, label = scores[0], 0, 0
+    low = (1 - ROUNDING) * top
     for a in range(len(scores)):
-        if scores[a] > (1 + ROUNDING) * top:
+        if (1 - ROUNDING) * scores[a] > top:
             top, n_tied, label = scores[a], 0, a
-        n_tied += scores[a] >= (1 - ROUNDING) * top
+            low = (1 - ROUNDING) * top
+        n_tied += scores[a] >= low
     if n_tied == 1 or first:
         return top, n_tied, label
-    if incumbent and 0 <= old < len(scores) and scores[old] >= (1 - ROUNDING) * top:
+    if incumbent and 0 <= old < len(scores) and scores[old] >= low:
         return top, n_tied, old
     # In single precision a number just below 1 can round up to 1.
     n_left = min(int(tie * n_tied), n_tied - 1)
     while n_left > 0:
         label += 1
-        n_left -= scores[label] >= (1 - ROUNDING) * top
+        n_left -= scores[label] >= low
     return top, n_tied, label
 
 
