@@ -28,7 +28,11 @@ MAX_LENGTH = 1_000
 
 _PASSES = 8
 """After which an answer that still changes counts as unparseable; most come to rest in one."""
-_PLAIN_INTEGER = re.compile(r"-?[1-9][0-9]{0,30}|0")
+_WHOLE = "[1-9][0-9]{0,30}"
+_PLAIN = re.compile(
+    rf"(?!-0$)(-?)(?:((?:0|{_WHOLE})(?:\.[0-9]{{0,30}}[1-9])?)|\\frac\{{({_WHOLE})\}}\{{({_WHOLE})\}})"
+)
+"""The most frequent answers, which are canonical and need no reading."""
 
 
 def canonical(answer: str) -> str:
@@ -39,14 +43,17 @@ def canonical(answer: str) -> str:
     twice changes nothing. Empty where nothing is left, or the answer is longer than `MAX_LENGTH`.
     What follows no grammar is kept as it stands but for Unicode and spaces.
     """
-    if len(answer) > MAX_LENGTH:
-        return ""
-    return answer if _PLAIN_INTEGER.fullmatch(answer) else normal(answer)[0]
+    return "" if len(answer) > MAX_LENGTH else normal(answer)[0]
 
 
 @lru_cache(maxsize=8192)
 def normal(answer: str) -> tuple[str, Node | None]:
     """The canonical string of an answer, and its tree; None where it follows no grammar."""
+    if plain := _PLAIN.fullmatch(answer):
+        sign, *numbers = plain.groups()
+        node, *others = (Node("num", number) for number in numbers if number)
+        node = Node("div", parts=(node, *others)) if others else node
+        return answer, Node("neg", parts=(node,)) if sign else node
     for _ in range(_PASSES):
         text, tree = folded(answer), None
         with suppress(UnreadableError):

@@ -3,7 +3,7 @@ r"""Equality of two answers: the one rule for votes, rewards and truth.
 Two answers are equal if their keys are, so equality is an equivalence, in any order of comparisons.
 A key is written from the canonical tree:
 
-1. A scalar formula has the key of its value: 2,400 digits, so `0.33` is not `1/3`. With
+1. A scalar formula has the key of its value: 4,200 digits, so `0.33` is not `1/3`. With
    letters it is the values at eight points (`values`).
 2. A set of real numbers, however it is written, has the key of its intervals and points (`sets`).
 3. Other sets, tuples and matrices have the keys of their parts, in order but for sets. `1,2`,
@@ -25,12 +25,16 @@ from real.answers.canonical import names_in, normal
 from real.answers.notation import words
 from real.answers.reader import Node, read, write
 from real.answers.sets import EMPTY, NAMED, set_key
-from real.answers.values import LimitError, NoValueError, Point, everywhere, isolated, value
+from real.answers.values import REAL, LimitError, NoValueError, Point, everywhere, isolated, value
 
 _TURNED = {">": "<", r"\ge": r"\le", r"\supset": r"\subset", r"\supseteq": r"\subseteq"}
 _SETS = ("rel", "setop", "list", "()", "[]", "(]", "[)")
 _TRUTHS = words("true false yes no T F Y N")
 _UNITS = (everywhere(read("1")), everywhere(read("-1")))
+_COSTLY, _MAX_COSTLY = re.compile(r"(?<!\d)!|\.\d+!|binom\{(?!\d+\}\{\d)"), 6
+"""Factorials but of whole numbers, which take some 30 ms each, and how many an answer may have."""
+_MAX_COST = 1_000
+"""Letters times characters of an equation in which letters are isolated, if without factorials."""
 _SYMMETRIC = ({"="}, {r"\ne"}, {r"\approx"}, {r"\cap"}, {r"\cup"})
 
 
@@ -46,6 +50,8 @@ class Equality:
         """The string that equal answers share, and only they, of a canonical string."""
         if text not in self._keys:
             tree = normal(text)[1]
+            if len(_COSTLY.findall(text)) > _MAX_COSTLY:
+                tree = self.restore([text])
             # The set of one number is the number, but `\{x\}` may be a fraction.
             if tree and tree.kind == r"\{\}" and len(tree.parts) == 1:
                 (part,) = tree.parts
@@ -74,7 +80,7 @@ class Equality:
                 cells = [[Node(kind, parts=(*factors, one)) for one in row.parts] for row in rows]
                 rows = tuple(Node("cells", parts=tuple(row)) for row in cells)
                 return self._key(Node("env", "pmatrix", rows), answer)
-        if len(both := _signed(node)) > 1:
+        if r"\pm" in answer and len(both := _signed(node)) > 1:
             return self._key(Node("list", ",", both), answer)
         is_set = text != "=" and (kind in _SETS or node in NAMED)
         is_set = is_set or (kind == r"\{\}" and parts[0].kind == "rel")
@@ -105,20 +111,22 @@ class Equality:
 
 def _relation(node: Node) -> str:
     """Of an equation, or an inequality between two formulas, its difference up to a factor."""
-    sign, sides = node.text, [write(part) for part in node.parts]
-    if sign not in ("=", "<", r"\le") or not names_in(node):  # `1<2` and `1<3` are both true
+    sign, sides, names = node.text, [write(part) for part in node.parts], names_in(node)
+    if sign not in ("=", "<", r"\le") or not names:  # `1<2` and `1<3` are both true
         raise NoValueError
     if sign == "=" and sides[0] in names_in(node.parts[1]):  # `x=x^2+1` names an expression
         return everywhere(node.parts[1])
-    gap, names = Node("sum", parts=(node.parts[0], Node("neg", parts=(node.parts[1],)))), Point(0)
-    scale = value(gap, names)
+    gap = Node("sum", parts=(node.parts[0], Node("neg", parts=(node.parts[1],))))
 
     def preference(name: str) -> tuple[bool, int, bool, str]:
         """A letter alone on a side comes first, then y, x and z, so that `y-x^2=C` gives y."""
         is_inside = name not in sides
         return is_inside or name in "xyzC", -"zxy".find(name), is_inside, name
 
-    for name in sorted(names, key=preference) if sign == "=" and len(names) > 1 else ():
+    text = "".join(sides)
+    cost = len(names) * len(text) * (1 + len(_COSTLY.findall(text)))
+    is_open = sign == "=" and len(names) > 1 and cost < _MAX_COST
+    for name in sorted(names, key=preference) if is_open else ():
         with suppress(NoValueError):
             others = [
                 b for a, b in (node.parts, node.parts[::-1]) if write(a) == name not in names_in(b)
@@ -126,6 +134,7 @@ def _relation(node: Node) -> str:
             text = everywhere(others[0]) if others else isolated(gap, name)[2]
             if all(text != everywhere(read(other)) for other in names):  # `y=x`
                 return text
+    scale = value(gap, Point(REAL))
     scale = scale if sign == "=" and scale.imag == 0 else abs(scale)  # which stays complex
     difference = everywhere(gap, lambda node, at: value(node, at, scale))
     if difference in _UNITS:  # `x+1=x`: no letter is left

@@ -169,9 +169,13 @@ _LATEX = (
 )
 
 
+_RULES, _UNICODE_RULES = ([(re.compile(p), n) for p, n in rules] for rules in (_LATEX, _UNICODE))
+
+
 def folded(text: str) -> str:
     """Text in which variants of a sign or command are one, without Markdown's marks around it."""
     text = " ".join(normalize("NFC", text).split())
-    for pattern, new in _LATEX if text.isascii() else (*_UNICODE, *_LATEX):
-        text = re.sub(pattern, new, text)
+    for pattern, new in _RULES if text.isascii() else (*_UNICODE_RULES, *_RULES):
+        if pattern.search(text):
+            text = pattern.sub(new, text)
     return " ".join(text.split())

@@ -81,6 +81,8 @@ class _Reader:
             if self.next.text not in _CLOSERS and self.next.kind not in ("sep", "end"):
                 signs.append(sign)
                 items.append(self.chain("rel"))
+        if len(items) == 1:
+            return items[0]
         if all(item.kind == "rel" for item in items):
             signs = [_JOINTS.get(sign, sign) for sign in signs]
         if not _JOINTS.keys().isdisjoint(signs) and len({*signs[1:]}) > 1:
@@ -94,8 +96,7 @@ class _Reader:
                 if sign == ";" and self.opener in ("(", "["):  # `[1,2;3,4]`
                     return Node("env", "pmatrix", tuple(Node("cells", parts=one) for one in groups))
                 return Node("list", "or", tuple(Node("list", ",", one) for one in groups))
-        sign = "," if signs[-1] == ";" else signs[-1]
-        return items[0] if len(items) == 1 else Node("list", sign, tuple(items))
+        return Node("list", "," if signs[-1] == ";" else signs[-1], tuple(items))
 
     def chain(self, kind: str) -> Node:
         """Sides and the signs between them; the first side may be missing, as in `= 5`."""

@@ -58,27 +58,20 @@ def tokenized(text: str, before: Sequence[Node] = (), in_text: bool = False) -> 
     """The tokens of a folded text, or of a part of it, and those before it."""
     tokens = list(before)
     for match in (_TEXT_TOKEN if in_text else _TOKEN).finditer(text):
-        kind = str(match.lastgroup)
-        piece, start, last = match[kind], len(tokens), tokens[-1] if tokens else Node("op", "")
-        is_behind = last.kind in ("num", "cmd") or last.text in (")", "}")
-        is_behind = is_behind or (last.kind == "word" and last.text in BARE_UNITS)
-        is_wide = "quad" in match["space"] or last.kind == "num"
-        if is_wide and match["space"] and _SIDE.match(text, match.end("space")):
-            item = takewhile(
-                lambda t: t.kind != "sep" and t.text not in ("&", r"\\"), reversed(tokens)
-            )
-            if any(token.text in ("=", "<", ">", r"\le", r"\ge") for token in item):
-                tokens.append(Node("sep", ","))  # `x=3\quad y=4`, `m=3 n=4`
+        kind, space, start = str(match.lastgroup), match["space"], len(tokens)
+        piece = match[kind]
+        if space and _SIDE.match(text, match.end("space")) and _has_side(tokens, space):
+            tokens.append(Node("sep", ","))
         if kind in ("grouped", "period", "num"):
             tokens.append(Node("num", _number(kind, piece)))
         elif kind in ("word", "begin", "end", "cmd"):
             kind = "sep" if piece in (r"\lor", r"\land") else kind
             tokens.append(Node(kind, re.sub(r"[\s*]|\bd(?=cases)|small(?=matrix)", "", piece)))
         elif kind == "text":
+            is_behind = _is_quantity(tokens) and not text.startswith("_", match.end())
             tokens = tokenized(match["inner"], tokens, in_text=True)
-            is_behind = is_behind and not text.startswith("_", match.end())
             tokens[start:] = _of_text(tokens[start:], is_behind)
-        elif kind == "unit" and is_behind and _is_unit(match, tokens):
+        elif kind == "unit" and _is_quantity(tokens) and _is_unit(match, tokens):
             tokens.append(Node("word", piece))
         elif kind in ("unit", "let"):
             tokens += _letters(re.sub("[. ]", "", piece), in_text)
@@ -87,6 +80,21 @@ def tokenized(text: str, before: Sequence[Node] = (), in_text: bool = False) -> 
             kind = "sep" if sign in (",", ";") else "cmd" if sign[1:].isalpha() else "op"
             tokens.append(Node(kind, sign))
     return tokens
+
+
+def _has_side(tokens: list[Node], space: str) -> bool:
+    r"""An equation ends before the space, and another one starts: `x=3\quad y=4`, `m=3 n=4`."""
+    if "quad" not in space and not (tokens and tokens[-1].kind == "num"):
+        return False
+    item = takewhile(lambda t: t.kind != "sep" and t.text not in ("&", r"\\"), reversed(tokens))
+    return any(token.text in ("=", "<", ">", r"\le", r"\ge") for token in item)
+
+
+def _is_quantity(tokens: list[Node]) -> bool:
+    """What stands last may have a unit behind it."""
+    kind, text, _ = tokens[-1] if tokens else Node("op")
+    is_closed = text in (")", "}") or (kind == "word" and text in BARE_UNITS)
+    return is_closed or kind in ("num", "cmd")
 
 
 def _is_unit(match: re.Match[str], tokens: list[Node]) -> bool:
@@ -102,6 +110,8 @@ def _number(kind: str, piece: str) -> str:
     if kind == "period":
         whole, tail, *period = re.split(r"\.|[^0-9.]+", piece)
         return rf"{whole.lstrip('0') or '0'}.{tail}\overline{{{''.join(period)}}}"
+    if piece.isdigit():
+        return piece.lstrip("0") or "0"
     plain = f"{Decimal(re.sub(r'[^0-9.]', '', piece) if kind == 'grouped' else piece):f}"
     return plain.rstrip("0").rstrip(".") if "." in plain else plain
 

@@ -1,4 +1,4 @@
-"""Values of formulas: balls of FLINT, which are numbers of 8,400 bits with bounds on their errors.
+"""Values of formulas: balls of FLINT, which are numbers of 14,400 bits with bounds on their errors.
 
 Nothing here measures time. What is too large, or of what too few bits are certain, is refused, so
 the same formula has the same value, or none, on every machine.
@@ -30,12 +30,12 @@ class LimitError(NoValueError):
     """The value would be too large, or be lost in rounding."""
 
 
-_BITS = 8_000
+_BITS = 14_000
 """Of the numbers that decide: a ball holds one, and is that, or lies between two of them."""
-flint.ctx.prec = _BITS + 400
+flint.ctx.prec = _PRECISION = _BITS + 400
 _LOST = _BITS // 2
 """Bits by which a term may lie below another one, so that also its square decides."""
-_MAX_BITS, _MAX_ARGUMENT = 2**40, 64
+_MAX_BITS, _MAX_ARGUMENT = 2**48, 64
 """Of exponents: of a value, and of what functions are applied to."""
 _MAX_DEGREE = 100
 """Of the real root of a number below 0."""
@@ -64,21 +64,25 @@ class Point(dict[str, acb]):
         far = code // 4 + 1
         signs = (0, code, ~code, code >> 1, 0, far, far >> 1, far >> 2)
         sign = -1 if signs[salt] & 1 else 1
-        odd = zlib.crc32(f"{name} {salt}".encode()) % 2**20 | 1
-        # On either side of 0 also below 1, where `|x^2-1|` is not `x^2-1`; and far from 0, where
-        # `|x-9|` is not `9-x`, above it whole, where a floor may be the ceiling.
-        size = acb(3 * (odd + 2**17)) / 2 ** (22 if salt in (1, 2) else 20)
+        odd = zlib.crc32(f"{name} {salt % 4}".encode()) % 2**20 | 1
+        if salt == REAL:  # in the other order than at 0: `|\sqrt a-\sqrt b|`
+            odd = 2**20 - odd
+        # On either side of 0 also near it, where `|x^2-1|` is not `x^2-1`, and `e^{-5000t}` is no
+        # lost term; and far from 0, where `|x-9|` is not `9-x`, above it whole, where a floor may
+        # be the ceiling.
+        size = acb(3 * (odd + 2**17)) / 2 ** (32 if salt in (1, 2) else 20)
         if salt >= N_NEAR:
-            size = (20 + odd % 90) * 7_560_000 + (acb(odd) / 2**20 if sign < 0 else acb(0))
+            size = (20 + odd % 90) * 2_162_160_000 + (acb(odd) / 2**20 if sign < 0 else acb(0))
         return self.setdefault(name, sign * size)
 
 
-N_POINTS, N_NEAR = 8, 5
-"""Points at which formulas with letters are compared; those near 0, which come first."""
+N_POINTS, N_NEAR, REAL = 8, 5, 4
+"""Points at which formulas are compared; of them near 0, which come first; where all is above 0."""
 
 
 def value(node: Node, at: Mapping[str, acb], scale: acb | arb | None = None) -> acb:
     """The value where letters have values, in units of the scale; NoValueError without one."""
+    flint.ctx.prec = _PRECISION  # others may have changed it
     try:
         return _value(node, at) if scale is None else settled(_value(node, at) / scale)
     except _FAULTS as error:
@@ -153,11 +157,9 @@ def _order(number: acb | arb) -> int:
 
 def add(a: acb, b: acb) -> acb:
     """The sum; LimitError where one of the terms is lost beside the other."""
-    total = a + b
-    limit = _BITS if total.is_exact() else _LOST
-    if a != 0 and b != 0 and abs(_order(a) - _order(b)) > limit:
+    if a != 0 and b != 0 and abs(_order(a) - _order(b)) > _LOST:
         raise LimitError
-    return total
+    return a + b
 
 
 def _times(a: acb, b: acb) -> acb:
@@ -168,7 +170,7 @@ def _times(a: acb, b: acb) -> acb:
 
 
 def _power(base: acb, exponent: acb) -> acb:
-    if _order(exponent) > _MAX_ARGUMENT:
+    if not -_LOST < _order(exponent) <= _MAX_ARGUMENT:
         raise LimitError
     if base.imag == 0 and base.real < 0:
         for degree in range(1, _MAX_DEGREE, 2):  # the real root where there is one
@@ -184,13 +186,17 @@ def _function(name: str, argument: acb, *index: acb) -> acb:
         return argument.log() / base.log()
     if name in _INVERTED:
         argument, name = 1 / argument, _INVERTED[name]
-    if abs(_order(argument)) > _MAX_ARGUMENT:
+    if not -_LOST < _order(argument) <= _MAX_ARGUMENT:
         raise LimitError
+    if name in ("sinh", "cosh", "tanh"):  # as sums they are lost where these are
+        up, down = argument.exp(), (-argument).exp()
+        sinh, cosh = add(up, -down) / 2, add(up, down) / 2
+        return sinh if name == "sinh" else cosh if name == "cosh" else sinh / cosh
     return getattr(argument, name.replace("arc", "a"))(*index)
 
 
 def _factorial(number: acb) -> acb:
-    return _function("gamma", number + 1)
+    return _function("gamma", add(number, acb(1)))
 
 
 def _floor(number: acb) -> acb:
@@ -205,7 +211,7 @@ _OPERATIONS: dict[str, Callable[..., acb]] = {
     "root": lambda a, index: _power(a, 1 / index),
     "post": lambda a, mark: _factorial(a) if mark == "!" else a * _CONSTANTS[mark],
     "func": lambda *inner: _function(inner[-1][1:], *inner[:-1]),
-    "binom": lambda n, k: _factorial(n) / (_factorial(k) * _factorial(n - k)),
+    "binom": lambda n, k: _factorial(n) / (_factorial(k) * _factorial(add(n, -k))),
     "||": lambda a: acb(abs(a)), "()": operator.pos, "[]": operator.pos,
     r"\lfloor\rfloor": _floor, r"\lceil\rceil": lambda a: -_floor(-a),
 }  # fmt: skip
@@ -224,8 +230,8 @@ def rounded(part: arb) -> arb:
 
 def key(number: acb) -> str:
     """The key of a number; equal numbers have the same."""
-    exact = (*rounded(number.real).man_exp(), *rounded(number.imag).man_exp())
-    return _hashed(" ".join(f"{int(n):x}" for n in exact))
+    parts = (number.real, number.imag) if number.imag != 0 else (number.real,)
+    return _hashed(" ".join(f"{int(n):x}" for part in parts for n in rounded(part).man_exp()))
 
 
 def _hashed(text: str) -> str:
@@ -235,7 +241,7 @@ def _hashed(text: str) -> str:
 def everywhere(node: Node, function: Callable[[Node, Point], acb] = value) -> str:
     """One key for a node's values, or a function of it, at all points; of a constant its own."""
     keys: list[str] = []
-    is_real = False
+    n_lost, is_real = 0, False
     for salt in range(N_POINTS):
         at = Point(salt)
         try:
@@ -243,8 +249,10 @@ def everywhere(node: Node, function: Callable[[Node, Point], acb] = value) -> st
             is_real = is_real or (salt == 0 and number.imag == 0)
             # Of letters below 0 a root is no real number.
             keys.append(key(number) if number.imag == 0 or not is_real else "")
-        except NoValueError:
-            if salt < N_NEAR:
+        except NoValueError as error:
+            # Terms as `x^{2025}` are lost near 0, and such as `e^{-5000t}` away from it.
+            n_lost += salt < N_NEAR
+            if not at or n_lost > 3 or (salt < N_NEAR and not isinstance(error, LimitError)):
                 raise
             keys.append("")
         if not at:  # a constant
@@ -269,4 +277,5 @@ def isolated(gap: Node, name: str) -> tuple[acb, acb, str]:
                 raise NoValueError
         return settled(-start / slope)
 
-    return slope, place(gap, Point(0)), everywhere(gap, place)
+    text = everywhere(gap, place)
+    return slope, place(gap, Point(0)), text

@@ -78,6 +78,10 @@ from real.vote.decide import Supervisor
         (r"(1,2)\cup(5,6)", r"x>1,x<2\text{ or }x>5,x<6"), ("2^{200}", r"(\sqrt2)^{400}"),
         (r"\frac{3^{2024}-1}{2}", r"\frac12(3^{2024}-1)"), ("x^{60}", r"\frac{x^{60}}{7}\cdot7"),
         (r"\binom{n}{k}", r"\frac{n!}{k!(n-k)!}", r"\binom{n}{n-k}"), ("e^{3x}", "y=e^{3x}"),
+        (r"\cosh x", r"\frac{e^x+e^{-x}}2"), (r"\tanh x", r"\frac{e^{2x}-1}{e^{2x}+1}"),
+        ("x^{2025}-1", "-(1-x^{2025})"), (r"\frac{7^{2024}-1}6", r"\frac{7^{2024}}6-\frac16"),
+        ("12-12e^{-5000t}", "V=12(1-e^{-5000t})", "12(1-e^{-t/0.0002})"),
+        (r"1-\frac{1}{5^{2024}}", r"\frac{5^{2024}-1}{5^{2024}}"),
     ],
 )  # fmt: skip
 def test_writings_of_one_answer(group, equality):
@@ -145,7 +149,11 @@ def test_writings_of_one_answer(group, equality):
         (r"\cos(10^{-300})", "1"), ("e^{10^{-300}}", "1"), ("1-10^{-2000}", "1"),
         ("(2^{2024}-1)(2^{2024}+1)", "2^{4048}"),
         (r"\frac{10^{1000}-1}{7}", r"\frac{10^{1000}}{7}"), (r"(1,2),(3,4)", r"(1,2)\cup(3,4)"),
-        (r"\lfloor2048x\rfloor", "2048x"),
+        (r"\lfloor2048x\rfloor", "2048x"), (r"\lfloor n/11\rfloor", r"\lceil n/11\rceil-1"),
+        (r"\sqrt a+\sqrt b=1", r"\sqrt a+\sqrt b=2", r"\sqrt a-\sqrt b=1"),
+        (r"|\sqrt a-\sqrt b|", r"\sqrt a-\sqrt b", r"\sqrt b-\sqrt a"),
+        ("x^a+a^x=0", "x^a+2a^x=0"), ("|x-10^9|", "10^9-x"), ("|x^2-0.01|", "x^2-0.01"),
+        (r"\frac{5^{2024}}{5^{2024}+1}", r"\frac{5^{2024}-1}{5^{2024}}"), ("(10^{-5000})!", "1"),
         (r"x\mapsto2x", r"2x\mapsto x"), (r"A\leftarrow B", r"B\leftarrow A", r"A\otimes B",
          r"B\otimes A"), (r"\angle ABC=\angle DEF", r"\angle GHI=\angle DEF", r"\angle DEF"),
     ],
@@ -252,8 +260,9 @@ def test_equal_formulas_are_one_class():
 @pytest.mark.parametrize(
     "text",
     [
-        TOWER, "2^{20001}+1", "((9!)!)!", r"\sqrt{2}+10^{-1999}", r"e^{e^{e^{9}}}",
-        "2^{2^{2^{2^5}}}x", r"\binom{2^{999}+\frac12}{3}", r"\binom{10^{1000}}{10^6}",
+        TOWER, "2^{20001}+1", "((9!)!)!", r"\sqrt{2}+10^{-2999}", r"e^{e^{e^{9}}}", r"\tanh 9000",
+        "e^{10^{-2410}}", "+".join(f"(n+{k})!" for k in range(9)), "2^{2^{2^{2^5}}}x",
+        r"\binom{2^{999}+\frac12}{3}", r"\binom{10^{1000}}{10^6}",
     ],
 )  # fmt: skip
 def test_what_is_beyond_the_limits_is_named_and_equals_its_own_text(text):
