@@ -92,12 +92,9 @@ def _item(node: Node, keeps_name: bool = False) -> Node:
     is_list = node.kind in ("list", r"\{\}")
     is_told = len(tags - {None}) > 1 or (is_list and (keeps_name or tags == {"%", None}))
     is_system = node.kind == "cells" or any(p.kind == "rel" and p.text != "=" for p in node.parts)
-    parts = tuple(
-        p._replace(parts=(_item(p.parts[0]),))
-        if _is_grouped(node, at)
-        else _item(p, is_told or (is_system and p.kind == "rel"))
-        for at, p in enumerate(node.parts)
-    )
+    is_kept = [is_told or (is_system and part.kind == "rel") for part in node.parts]
+    is_kept = [kept or _is_grouped(node, at) for at, kept in enumerate(is_kept)]
+    parts = tuple(map(_item, node.parts, is_kept))
     kinds = {bare(part).kind for part in parts}
     is_plain = node.kind == "list" and node.text[0] != "\\" and kinds.isdisjoint(("rel", "list"))
     is_plain = is_plain and not (node.text == "or" and kinds == {"name"})
@@ -107,9 +104,8 @@ def _item(node: Node, keeps_name: bool = False) -> Node:
 def _is_grouped(node: Node, at: int) -> bool:
     r"""Brackets around a part say what belongs together: `A\cup(B\cap C)`."""
     inner, signs, rising = bare(node.parts[at]), node.text.split(), ("list", "rel", "setop")
-    if node.parts[at].kind != "()" or {node.kind, inner.kind} - {*rising}:
-        return False
-    if node.kind == "rel" and signs[at - 1] in ("|", r"\mid", ":"):
+    is_condition = node.kind == "rel" and signs[at - 1] in ("|", r"\mid", ":")
+    if is_condition or node.parts[at].kind != "()" or {node.kind, inner.kind} - {*rising}:
         return False
     if node.kind == inner.kind == "setop":
         return at > 0 and {*signs, *inner.text.split()} not in ({r"\cup"}, {r"\cap"})
@@ -137,7 +133,7 @@ def _without(node: Node) -> Node:
             if factor in _FACTORS:
                 return read(rf"{write(quantity)}\cdot {_FACTORS[factor]}\text{{{rest}}}")
             is_angle = named in ("rad", "radian", "radians") and r"\pi" in write(quantity)
-            is_by_chance = named in "CK" if quantity.kind == "post" else is_unit(named)
+            is_by_chance = named in ("C", "K") if quantity.kind == "post" else is_unit(named)
             return quantity if is_angle or is_by_chance else node._replace(text=named.lower())
         case ("prod", _, (("post", "^{\\circ}", (inner,)), ("name", "C", _))):
             return inner
@@ -145,12 +141,10 @@ def _without(node: Node) -> Node:
             n_marked = sum(_tag(part) == DEGREE for part in parts)  # not `45^\circ+180^\circ k`
             is_angle = n_marked == text.count(DEGREE) and r"\pi" not in text
             return read(text.replace(DEGREE, "")) if is_angle else node
-        case ("neg" | "pm" | "sum" | "prod", _, (*_, Node("unit" | "post"))) | (
-            "sub",
-            _,
-            (Node("num"), _),
-        ):
-            return node._replace(parts=(*node.parts[:-1], _without(node.parts[-1])))
+        case ("neg" | "pm" | "sum" | "prod", _, (*others, Node("unit" | "post") as last)):
+            return node._replace(parts=(*others, _without(last)))
+        case ("sub", _, (Node("num") as digits, base)):
+            return node._replace(parts=(digits, _without(base)))
         case ("div", _, (("neg", _, (top,)), bottom)):
             return Node("neg", parts=(Node("div", parts=(top, bottom)),))
         case ("div", _, (Node("unit" | "post") as top, bottom)):
@@ -209,9 +203,8 @@ def _answering(node: Node) -> Node:
         is_defined = is_defined or (function != set() and function.isdisjoint(names_in(last)))
     # `A=lw=12`, but not `x=y=2` or `x=1 if a=2`
     is_value = all(p.kind != "name" and names_in(p).isdisjoint("fgxyz") for p in between)
-    is_value = is_value and not any(map(_has_words, between))
     is_value = is_value and (not names_in(last) or last.kind == "env" != first.kind)
-    is_given = is_value and _is_asked(first, last)
+    is_given = is_value and not any(map(_has_words, between)) and _is_asked(first, last)
     is_worked = last.text != "0" and {part.kind for part in node.parts} != {"num"}
     is_worked = is_worked and all(map(_is_computed, node.parts))  # `3*4=12`, but not `1=2`
     return last if is_defined or is_given or is_worked else node
@@ -243,8 +236,7 @@ def _is_asked(node: Node, value: Node) -> bool:
     if kind in ("()", "setop", "div") or inner != [*parts]:
         # Their mirror image would have the same value: `(y,x)=(1,2)`, `100m+n=307`.
         letters = [re.sub(r"\\text|[^A-Za-z0-9]", "", write(part)) for part in inner]
-        is_made = is_made and letters == sorted(letters, key=lambda text: (text.lower(), text))
-        is_made = is_made and parts[0].kind != "neg"
+        is_made = is_made and letters == sorted(letters) and parts[0].kind != "neg"
     return is_made and parts != () and all(_is_asked(part, value) for part in inner)
 
 

@@ -49,9 +49,9 @@ class Equality:
     def key(self, text: str) -> str:
         """The string that equal answers share, and only they, of a canonical string."""
         if text not in self._keys:
-            tree = normal(text)[1]
-            if len(_COSTLY.findall(text)) > _MAX_COSTLY:
-                tree = self.restore([text])
+            is_costly = len(_COSTLY.findall(text)) > _MAX_COSTLY
+            self.restore([text] * is_costly)
+            tree = None if is_costly else normal(text)[1]
             # The set of one number is the number, but `\{x\}` may be a fraction.
             if tree and tree.kind == r"\{\}" and len(tree.parts) == 1:
                 (part,) = tree.parts
@@ -91,8 +91,7 @@ class Equality:
                 if isinstance(error, LimitError):
                     self.restore([answer])
         if kind in ("list", r"\{\}") and text[:1] != "\\":
-            # Relations have their letters before them.
-            items = [sign for part in parts for sign in _signed(part)]
+            items = [sign for part in parts for sign in _signed(part)]  # letters before relations
             named = ["|".join(sorted(names_in(p))) if p.kind == "rel" else "" for p in items]
             keys = [n + self._key(p, answer) for n, p in zip(named, items, strict=True)]
             # A list of truths answers several questions in turn.
@@ -128,10 +127,9 @@ def _relation(node: Node) -> str:
     is_open = sign == "=" and len(names) > 1 and cost < _MAX_COST
     for name in sorted(names, key=preference) if is_open else ():
         with suppress(NoValueError):
-            others = [
-                b for a, b in (node.parts, node.parts[::-1]) if write(a) == name not in names_in(b)
-            ]
-            text = everywhere(others[0]) if others else isolated(gap, name)[2]
+            other = dict(zip(sides, node.parts[::-1], strict=True)).get(name)
+            is_alone = other is not None and name not in names_in(other)
+            text = everywhere(other) if is_alone else isolated(gap, name)[2]
             if all(text != everywhere(read(other)) for other in names):  # `y=x`
                 return text
     scale = value(gap, Point(REAL))

@@ -90,10 +90,6 @@ def is_unit(text: str) -> bool:
 
 _MARKS = {"\u0304": r"\overline", "\u0305": r"\overline", "\u0302": r"\hat", "\u20d7": r"\vec"}
 _UNICODE = (
-    (
-        "([\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+)[/\u2044\u2215]([\u2080-\u2089]+)",
-        lambda m: normalize("NFKC", rf"\frac{{{m[1]}}}{{{m[2]}}}"),
-    ),
     (rf"(?:[A-Za-z0-9]([{''.join(_MARKS)}]))+", lambda m: f"{_MARKS[m[1]]}{{{m[0][::2]}}}"),
     ("([\u221a-\u221c]) ?(\\d+(?:\\.\\d+)?)", r"\1{\2}"),  # such a root is over all digits
     ("^(\\d+)\u2013(\\d+)$", r"\1\\text{ to }\2"),
@@ -127,6 +123,7 @@ _LATEX = (
     (r"& ?(?==)|^&", ""),  # alignment
     (r"(?<=\\\\) ?\[[\d. -]+[a-z]{2} ?\]|\\renewcommand ?\{?\\arraystretch\}? ?\{[\d.]*\}", ""),
     (r"& ?\\text ?\{ ?(?:if|for|when) ?\}", "& "),
+    (r"\^\{(\d+)\} ?/ ?_\{(\d+)\}", r"\\frac{\1}{\2}"),  # raised and lowered digits
     (r"\.\.\.", r"\\ldots "),
     (r"(\.\d{0,9}?)(\d{1,6}?)\2\2+ ?\\ldots(?= ?$)", r"\1\\overline{\2}"),
     (r"^(?:\\left)? ?<([^<>]*,[^<>]*?)(?:\\right)? ?>$", r"\\langle \1\\rangle "),
