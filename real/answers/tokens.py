@@ -102,7 +102,7 @@ def _is_unit(match: re.Match[str], tokens: list[Node]) -> bool:
     is_number = tokens[-1].kind == "num" and tokens[-2:-1] != [Node("cmd", r"\sqrt")]
     if not match["space"].strip(r"\!"):
         return is_number and match["unit"] in ("cm", "mm", "kg")
-    return is_number or match["unit"] in ("cm", "mm", "km", "kg")  # but `\\mu mg`
+    return is_number or match["unit"] in ("cm", "mm", "km", "kg")  # but `\mu mg`
 
 
 def _number(kind: str, piece: str) -> str:
