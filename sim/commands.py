@@ -440,36 +440,20 @@ class Theory:
         """Print the table."""
         if (self.response is None) != (not self.lr):
             raise UserError("--response, --lr: one needs the other")
+        from sim.theory import tables
+
         if self.response is not None:
-            self._steps(str(self.response))
-            return
-        from sim.theory.tables import CHART_P0, CHART_STEPS, as_text, drawn_table, regime_chart
-
-        if self.chart:
-            chart = regime_chart(CHART_P0, CHART_STEPS, self.n_votes, self.n_samples)
-            columns = ["p0", "step_sqrt_votes", "lost", "visits", "single_flip_share", "regime"]
-            print(chart[columns].round(4).to_string(index=False))
-            return
-        draws = {"n_runs": self.runs, "seed": self.seed, "max_visits": self.max_visits}
-        table = drawn_table(self.p0, self.step, self.n_votes, self.n_samples, **draws)
-        print(f"Two answers, V = {self.n_votes}, K = {self.n_samples}, {self.runs} problems a cell")
-        print(as_text(table))
-
-    def _steps(self, response: str) -> None:
-        import numpy as np
-
-        from sim.theory.tables import own_steps
-
-        for lr in self.lr:
-            given = {"policy": "measured", "response": response, "lr": lr}
-            config = settings_of(given, replicates=1, seed=self.seed)
-            low, step, high = np.nanquantile(own_steps(config), [0.25, 0.5, 0.75])
-            scaled = step * config.n_votes**0.5
-            print(
-                f"lr {lr:g}: step {step:.3g} (middle half {low:.3g} to {high:.3g}), "
-                f"step * sqrt(V) = {scaled:.2f} with V = {config.n_votes}"
-            )
-        print("One problem, two answers: memory wins above about 1.1 (docs/method.md, section 17).")
+            for lr in self.lr:
+                given = {"policy": "measured", "response": str(self.response), "lr": lr}
+                print(tables.step_text(settings_of(given, replicates=1, seed=self.seed)))
+            print(tables.MEMORY_WINS)
+        elif self.chart:
+            print(tables.chart_text(self.n_votes, self.n_samples))
+        else:
+            draws = {"n_runs": self.runs, "seed": self.seed, "max_visits": self.max_visits}
+            table = tables.drawn_table(self.p0, self.step, self.n_votes, self.n_samples, **draws)
+            print(tables.HEADING.format(self.n_votes, self.n_samples, self.runs))
+            print(tables.as_text(table))
 
 
 @dataclass(kw_only=True)

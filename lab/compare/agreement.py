@@ -57,6 +57,8 @@ Cell = dict[str, Floats]
 """The runs of a cell that have all epochs, or their means, in percent: `replicate` (S,), each of
 `_CURVES` (S, epochs), `fates` (S, F) and `accuracy` (S, problems), the final label accuracy. The
 last two are NaN in runs that are too short for them, and for problems without a true answer."""
+Cells = Mapping[str, Cell]
+"""Of every arm."""
 
 
 def agreement(real: Sequence[Trace], simulated: Sequence[Trace] | Trace) -> pd.DataFrame:
@@ -168,18 +170,17 @@ def _runs(trace: Trace, epochs: int) -> Cell:
     return {name: values[complete] for name, values in runs.items()}
 
 
-def _mean(runs: Cell | None) -> Cell | None:
-    """The means over the replicates; None where there are none."""
-    if runs is None or not len(runs["replicate"]):
-        return None
-    return {name: values.mean(axis=0) for name, values in runs.items()}
+def _means(runs: Cells) -> dict[str, Cell]:
+    """The means over the replicates of every arm that has some."""
+    there = ((arm, cell) for arm, cell in runs.items() if len(cell["replicate"]))
+    return {arm: {name: v.mean(axis=0) for name, v in cell.items()} for arm, cell in there}
 
 
 def _final(mean: Cell) -> float:
     return float(mean["pass_at_1"][-1])
 
 
-def _row(real: Comparison, runs: Mapping[str, Cell], arm: str) -> dict[str, Any]:
+def _row(real: Comparison, runs: Cells, arm: str) -> dict[str, Any]:
     """The columns that all predictions of a cell share."""
     task = real.task.removesuffix(f", step size {real.step_size or 0:g}")
     row: dict[str, Any] = {"task": task, "lr": real.step_size, "arm": arm}
@@ -189,7 +190,7 @@ def _row(real: Comparison, runs: Mapping[str, Cell], arm: str) -> dict[str, Any]
     return row
 
 
-def _gain(runs: Mapping[str, Cell], arm: str) -> Estimate | None:
+def _gain(runs: Cells, arm: str) -> Estimate | None:
     """The final pass@1 of an arm minus TTRL's over paired seeds; None for TTRL or without it."""
     if arm == BASELINE or BASELINE not in runs:
         return None
@@ -200,27 +201,29 @@ def _finals(runs: Cell) -> pd.Series:
     return pd.Series(runs["pass_at_1"][:, -1], runs["replicate"])
 
 
-def _compared(real: Mapping[str, Cell], predicted: Mapping[str, Cell], arm: str) -> dict[str, Any]:
+def _compared(real: Cells, predicted: Cells, arm: str) -> dict[str, Any]:
     values: dict[str, Any] = {"replicates": len(predicted[arm]["replicate"])}
-    values |= _errors(predicted, real, arm, arm)
-    if (mean := _mean(predicted[arm])) is not None:
-        values["predicted"] = _final(mean)
-    gain = _gain(real, arm)
+    means, gain = _means(predicted), _gain(real, arm)
+    values |= _errors(means, _means(real), gain, arm, arm)
+    if arm in means:
+        values["predicted"] = _final(means[arm])
     if "gain_predicted" in values and gain is not None and not gain.within_noise:
         values["sign"] = float(np.sign(gain.mean) == np.sign(values["gain_predicted"]))
     return values
 
 
-def _references(runs: Mapping[str, Cell], arms: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _references(runs: Cells, arms: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     rng = np.random.default_rng(0)
     replicates = sorted({int(r) for cell in runs.values() for r in cell["replicate"]})
     splits = []
     for _ in range(_SPLITS if len(replicates) > 1 else 0):
         halves = np.array_split(rng.permutation(replicates), 2)
-        splits.append([{a: _part(r, half.tolist()) for a, r in runs.items()} for half in halves])
+        parts = [{a: _part(r, half.tolist()) for a, r in runs.items()} for half in halves]
+        splits.append((*map(_means, parts), {arm: _gain(parts[1], arm) for arm in arms}))
     for arm in arms:
         for name, source in ((OTHER_HALF, arm), (COPY, BASELINE)):
-            table = pd.DataFrame([_errors(half, other, source, arm) for half, other in splits])
+            rows = [_errors(half, other, gains[arm], source, arm) for half, other, gains in splits]
+            table = pd.DataFrame(rows)
             if means := {str(column): finite_mean(table, str(column)) for column in table}:
                 means.pop("gain_predicted", None)
                 yield arm, {"prediction": name, **means}
@@ -232,19 +235,23 @@ def _part(runs: Cell, half: Sequence[int]) -> Cell:
 
 
 def _errors(
-    predicted: Mapping[str, Cell], real: Mapping[str, Cell], source: str, arm: str
+    predicted: Cells,
+    real: Cells,
+    gain: Estimate | None,
+    source: str,
+    arm: str,
 ) -> dict[str, float]:
-    mean, real_mean = _mean(predicted.get(source)), _mean(real.get(arm))
-    if mean is None or real_mean is None:
+    """Of the means of a source's runs as a prediction of an arm's, whose real gain is given."""
+    if source not in predicted or arm not in real:
         return {}
+    mean, real_mean = predicted[source], real[arm]
     both = pd.DataFrame({"predicted": mean["accuracy"], "real": real_mean["accuracy"]})
     squares = [float(np.nanmean((mean[name] - real_mean[name]) ** 2)) for name in _CURVES]
     errors = [abs(_final(mean) - _final(real_mean)), *map(math.sqrt, squares)]
     errors.append(float(np.abs(mean["fates"] - real_mean["fates"]).mean()))
     values = dict(zip(ERRORS, errors, strict=True)) | {"r": float(both.corr().to_numpy()[0, 1])}
-    base, gain = _mean(predicted.get(BASELINE)), _gain(real, arm)
-    if base is not None and gain is not None:
-        values["gain_predicted"] = _final(mean) - _final(base)
+    if BASELINE in predicted and gain is not None:
+        values["gain_predicted"] = _final(mean) - _final(predicted[BASELINE])
         values["gain"] = abs(values["gain_predicted"] - gain.mean)
     return values
 

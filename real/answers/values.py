@@ -252,7 +252,8 @@ def everywhere(node: Node, function: Callable[[Node, Point], acb] = value) -> st
         except NoValueError as error:
             # Terms as `x^{2025}` are lost near 0, and such as `e^{-5000t}` away from it.
             n_lost += salt < N_NEAR
-            if not at or n_lost > 3 or (salt < N_NEAR and not isinstance(error, LimitError)):
+            is_lost = isinstance(error, LimitError) or salt >= N_NEAR
+            if not at or n_lost > N_NEAR - 2 or not is_lost:
                 raise
             keys.append("")
         if not at:  # a constant

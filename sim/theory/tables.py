@@ -27,6 +27,8 @@ from sim.theory.process import Floats, Process, check_count, logit
 CHART_P0 = (0.35, 0.4, 0.45, 0.48, 0.5, 0.52, 0.55, 0.6, 0.65, 0.7)
 CHART_STEPS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
+HEADING = "Two answers, V = {}, K = {}, {} problems a cell"
+MEMORY_WINS = "One problem, two answers: memory wins above about 1.1 (docs/method.md, section 17)."
 COLUMNS = ("p0", "step", "quantity", "exact", "drawn", "low", "high", "closed_form", "inside")
 
 _CERTAIN = 0.01
@@ -216,6 +218,22 @@ def drawn_table(
                 inside = drawn.low <= exact <= drawn.high
                 rows.append((p, eta, quantity, exact, *drawn, closed, inside))
     return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def step_text(config: SimConfig) -> str:
+    """A line about the step of a measured model at the learning rate of the settings."""
+    low, step, high = np.nanquantile(own_steps(config), [0.25, 0.5, 0.75])
+    return (
+        f"lr {config.lr:g}: step {step:.3g} (middle half {low:.3g} to {high:.3g}), "
+        f"step * sqrt(V) = {step * config.n_votes**0.5:.2f} with V = {config.n_votes}"
+    )
+
+
+def chart_text(n_votes: int, n_samples: int) -> str:
+    """The regime chart for printing."""
+    chart = regime_chart(CHART_P0, CHART_STEPS, n_votes, n_samples)
+    columns = ["p0", "step_sqrt_votes", "lost", "visits", "single_flip_share", "regime"]
+    return chart[columns].round(4).to_string(index=False)
 
 
 def as_text(table: pd.DataFrame) -> str:
